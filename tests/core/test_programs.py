@@ -163,9 +163,7 @@ def under(allocator, libhz):
 
 @pytest.mark.parametrize("variables", [{}, PLAIN], ids=["its own heap", "malloc alone"])
 @pytest.mark.parametrize(
-    "words",
-    [("-r", PHP), ("-n", "-r", "echo 1;")],
-    ids=["extensions", "without its ini"],
+    "words", [("-r", PHP), ("-n", "-r", "echo 1;")], ids=["extensions", "without its ini"]
 )
 def test_php_prints_what_it_prints_without_a_preload(words, variables, under, preload):
     wanted = preload("php", *words, **variables, LD_PRELOAD="")

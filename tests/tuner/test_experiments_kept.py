@@ -26,7 +26,6 @@ from hztune.study.limits import LossLimit
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 STATS = Path(__file__).parents[2] / "core" / "include" / "hz" / "stats.def"
 
-
 MODEL = runpy.run_path(str(EXPERIMENTS / "scale" / "model.py"))
 Station, solved = MODEL["Station"], MODEL["solved"]
 

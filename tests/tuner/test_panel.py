@@ -283,10 +283,10 @@ def test_what_harms_a_strange_workload_leaves_the_winner(ended):
     assert budget.elapsed() <= 1.02 * budget.total_s
 
 
-@pytest.mark.parametrize("blocks", [9])
 def test_a_stop_in_the_panel_loses_nothing_and_the_study_goes_on_with_the_next_block(
-    toy_space, tmp_path, blocks
+    toy_space, tmp_path
 ):
+    blocks = 9
     first = told(tmp_path, toy_space, stop_after=blocks)
     assert first.decision.verdict == "interrupted"
     assert first.decision.arm.config.get("lock") == "spin"

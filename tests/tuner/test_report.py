@@ -16,7 +16,7 @@ from pathlib import Path
 
 import optuna
 import pytest
-from lab.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
+from lab.replay import ReplayExecutor, Truth, VirtualClock
 from msgspec import structs
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
@@ -39,10 +39,9 @@ from hztune.study.ledger import ArmRecord, Ledger, interval_of
 from hztune.study.proof import Proof
 from hztune.tuning import session
 
-from .conftest import tell
+from .conftest import QUIET, tell
 
 HOSTILE = "</title><script>alert(1)</script>\"'&<img src=x onerror=alert(2)>"
-QUIET = ModelNoise(within=0.03, between=0.01, common=0.1)
 MACHINE = Machine(HOSTILE, 2, None, "6.1.0", "glibc 2.36", 4096, "madvise", "", "", 8, None)
 SPIN = Arm.of("hz", {"depot_lock": "spin"})
 SPACE = 'schema = 1\nallocator = "hz"\n' + "".join(

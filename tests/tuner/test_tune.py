@@ -148,10 +148,6 @@ def test_what_a_machine_can_see_is_its_own_among_several(toy_space):
         assert seen(bench) == alone[name]
     floors = {name: assess(bench, 20.0, 0.01).floor for name, bench in benches.items()}
     assert floors["noisy"] > 5.0 * floors["quiet"]
-    newcomer = Ledger.of(blocks, machine="newcomer")
-    memory = newcomer.memory_noises()
-    assert memory.on("noisy").between > 100.0 * memory.on("quiet").between
-    assert (newcomer.noise(), memory.on("newcomer")) == (newcomer.noises(), memory)
 
 
 # ---- interruption and resumption -----------------------------------------------------------------

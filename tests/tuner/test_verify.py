@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from lab.replay import ModelNoise, ReplayExecutor, Truth
+from lab.replay import ReplayExecutor, Truth
 from msgspec import structs
 
 from hztune import allocator, cli, doctor, profile
@@ -23,9 +23,8 @@ from hztune.verifying.claim import Promise, measure
 from hztune.verifying.running import examine
 from hztune.workload import WorkloadSpec
 
-from .conftest import bench_of
+from .conftest import SIMULATED, bench_of
 
-QUIET = ModelNoise(within=0.02, between=0.005, common=0.05)
 CLAIMED = Claim("ops_per_s", 1.14, 1.10, 1.20, 8, "improved")
 TUNED = Arm.of("hz", {"magazine_cap": 512, "depot_lock": "spin"})
 
@@ -74,7 +73,7 @@ def test_a_claim_holds_where_all_of_it_is_true(claim, make_profile):
     claimed, limits, log_ratio, rss, status, answer, why = claim
     made = make_profile(claim=claimed, objective=Objective("ops_per_s", limits))
     promise, landscape = Promise.of(made), truth(log_ratio, rss, status)
-    finding = measure(promise, bench_of(landscape, QUIET, budget_s=60.0, limit=promise.limit))
+    finding = measure(promise, bench_of(landscape, SIMULATED, budget_s=60.0, limit=promise.limit))
     assert finding.answer == answer and why in finding.why, finding
     assert status != "ok" or finding.rss_ratio == pytest.approx(rss)
 
@@ -88,11 +87,11 @@ def advised_s(finding):
 @pytest.mark.parametrize("budget_s", [0.5, 1.0])
 def test_an_answer_that_had_too_few_pairs_says_how_much_time_has_enough(budget_s, make_profile):
     claim = Promise.of(make_profile(claim=CLAIMED, objective=Objective("ops_per_s", {})))
-    finding = measure(claim, bench_of(truth(0.131), QUIET, budget_s=budget_s))
+    finding = measure(claim, bench_of(truth(0.131), SIMULATED, budget_s=budget_s))
     assert finding.answer == "cannot tell"
     said = re.search(r"too few pairs \((\d)\); 4 are the least: give --budget \d+s", finding.why)
     assert said and (finding.interval is not None) == (int(said[1]) > 1)
-    again = measure(claim, bench_of(truth(0.131), QUIET, budget_s=advised_s(finding)))
+    again = measure(claim, bench_of(truth(0.131), SIMULATED, budget_s=advised_s(finding)))
     assert again.interval is not None
 
 
@@ -101,7 +100,7 @@ def test_true_claims_hold_and_false_ones_do_not_in_nearly_all_of_many_runs(make_
     wrong = 0
     for seed in range(30):
         for log_ratio, lie in ((0.131, "does not hold"), (0.0, "holds")):
-            bench = bench_of(truth(log_ratio), QUIET, seed=seed)
+            bench = bench_of(truth(log_ratio), SIMULATED, seed=seed)
             wrong += measure(claim, bench).answer == lie
     assert wrong <= 3, "of 60 answers, with an error of 2.5 % each at most"
 
@@ -150,7 +149,7 @@ def simulated(monkeypatch):
 
     def executor_for(specs, *_, **__):
         asked.extend(specs)
-        return ReplayExecutor(truth(0.0), QUIET, seed=1)
+        return ReplayExecutor(truth(0.0), SIMULATED, seed=1)
 
     monkeypatch.setattr("hztune.verifying.claim.executor_for", executor_for)
     return asked
