@@ -145,7 +145,7 @@ def test_a_stopped_process_is_not_waited_for_without_end(start, on_hz):
     program.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, program.pid, os.WSTOPPED)
     with pytest.raises(HztuneError, match=rf"is stopped .* kill -CONT {program.pid}"):
-        channel.ask_process(Process.of(program.pid), "stats", patience_s=0.2)
+        channel.ask_process(Process.of(program.pid), dict, "stats", patience_s=0.2)
     program.send_signal(signal.SIGCONT)
     assert api.process_statistics(program.pid).pid == program.pid
 
@@ -185,11 +185,11 @@ def test_in_another_network_the_name_may_be_anothers_and_nothing_is_asked(on_hz)
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 def test_a_process_of_another_user_is_said_to_be(start, on_hz):
     process = Process.of(start(WAIT, **on_hz).pid)
-    channel.ask_process(process, "stats")
+    channel.ask_process(process, dict, "stats")
     os.seteuid(12345)
     try:
         with pytest.raises(UsageError, match=rf"process {process.pid} \(.+\) may not be looked at"):
-            channel.ask_process(process, "stats")
+            channel.ask_process(process, dict, "stats")
     finally:
         os.seteuid(0)
 

@@ -211,8 +211,7 @@ def process_statistics(pid: int) -> Statistics:
 
 
 def statistics_of(process: Process) -> Statistics:
-    answer = channel.ask_process(process, "stats")
-    told, memory = channel.answered(process, answer, _Answer), process.memory()
+    told, memory = channel.ask_process(process, _Answer, "stats"), process.memory()
     seen = process.pid, process.name, int(process.status().get("Threads", "0")), memory
     if (stats := told.stats) is not None:
         own, first = stats.memory, told.arena.first
@@ -248,7 +247,7 @@ def trim_process(pid: int) -> Trimmed:
     """
     process = Process.of(pid)
     before = process.memory()
-    told = channel.answered(process, channel.ask_process(process, "trim"), _Answer)
+    told = channel.ask_process(process, _Answer, "trim")
     trimmed = ("hz",) if told.allocator == "hz" else told.trimmed
     return Trimmed(process, trimmed, before, process.memory())
 
@@ -265,8 +264,8 @@ def change_process(pid: int, settings: Mapping[str, str]) -> Changed:
     for name, value in settings.items():
         if "\n" in name + value or "=" in name:
             raise UsageError(f"{name}={value!r} is no setting; legal is NAME=VALUE on one line")
-    answer = channel.ask_process(process, "set", *(f"{n}={v}" for n, v in settings.items()))
-    told = channel.answered(process, answer, _Answer)
+    lines = (f"{name}={value}" for name, value in settings.items())
+    told = channel.ask_process(process, _Answer, "set", *lines)
     return Changed(process, told.before, told.after)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -131,7 +131,9 @@ class Process:
             raise UsageError(f"{self} has ended") from None
 
 
-def ask_process(process: Process, *lines: str, patience_s: float = _PATIENCE_S) -> dict[str, Any]:
+def ask_process(
+    process: Process, kind: type[_T], *lines: str, patience_s: float = _PATIENCE_S
+) -> _T:
     """A process's answer; UsageError: it takes no requests, or refuses; HztuneError: none came."""
     try:
         name, key = address = _await_address(process)
@@ -159,7 +161,7 @@ def ask_process(process: Process, *lines: str, patience_s: float = _PATIENCE_S) 
             raise HztuneError(f"{process} takes no requests any more: {why}")
         _require_same("user", process.pid, Path("/proc/self"), Path("/proc", str(process.pid)))
         raise HztuneError(f"{process} gave no answer: others are asking it; try again")
-    return _opened(packet, process)
+    return _opened(packet, process, kind)
 
 
 def govern(process: Process, token: str, seconds: int, settings: Mapping[str, str]) -> Governed:
@@ -171,8 +173,7 @@ def govern(process: Process, token: str, seconds: int, settings: Mapping[str, st
     UsageError, HztuneError: as `ask_process`; the lease is then as it was.
     """
     lines = (f"{name}={value}" for name, value in {"token": token, **settings}.items())
-    answer = ask_process(process, f"govern {seconds}", *lines)
-    return answered(process, answer, Governed)
+    return ask_process(process, Governed, f"govern {seconds}", *lines)
 
 
 def _await_address(process: Process) -> tuple[str, str]:
@@ -210,27 +211,20 @@ def _require_same(namespace: str, pid: int, ours: Path, theirs: Path) -> None:
             )
 
 
-def _opened(packet: bytes, process: Process) -> dict[str, Any]:
+def _opened(packet: bytes, process: Process, kind: type[_T]) -> _T:
     try:
-        answer: dict[str, Any] = schema.parse(packet)
+        answer = schema.parse(packet)
+        head = schema.judged(answer, _Head)
+        if head.protocol == _PROTOCOL and not head.refused:
+            return schema.judged(answer, kind)
     except UsageError as error:
         raise UsageError(f"the answer of {process}: {error}") from None
-    head = answered(process, answer, _Head)
     if head.protocol != _PROTOCOL:
         raise UsageError(
             f"{process} has an hz or agent of another version: it speaks protocol {head.protocol}, "
             f"and this hztune {_PROTOCOL}; use the hztune that came with its library"
         )
-    if head.refused:
-        raise UsageError(f"{process} refuses: {printable(head.sentence[:600])}")
-    return answer
-
-
-def answered(process: Process, answer: object, kind: type[_T]) -> _T:
-    try:
-        return schema.judged(answer, kind)
-    except UsageError as error:
-        raise UsageError(f"the answer of {process}: {error}") from None
+    raise UsageError(f"{process} refuses: {printable(head.sentence[:600])}")
 
 
 def _is_meant_to_listen(pid: int, *, if_unknown: bool = False) -> bool:
