@@ -174,6 +174,16 @@ def split_configured(text: str) -> tuple[str, dict[str, str]] | None:
     return found[1], dict(key_value(each, f"{found[1]}:") for each in found[2].split(","))
 
 
+def option_words(**options: object) -> list[str]:
+    """The words of options: turn_ms=20.0 is --turn-ms 20; True: its name alone; None, False: no."""
+    words = []
+    for name, value in options.items():
+        if value is not None and value is not False:
+            text = f"{value:.15g}" if isinstance(value, float) else str(value)
+            words += [f"--{name.replace('_', '-')}", *([] if value is True else [text])]
+    return words
+
+
 def _illegal(option: str, text: str, legal: str) -> UsageError:
     return UsageError(f"{option} {_cut(repr(text))}: legal is {legal}".lstrip())
 

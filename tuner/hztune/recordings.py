@@ -15,7 +15,7 @@ from jinja2 import UndefinedError
 
 from hztune import artifacts, process
 from hztune.allocator import elf, inside, loaded_program
-from hztune.arguments import printable
+from hztune.arguments import option_words, printable
 from hztune.errors import HztuneError, UsageError
 from hztune.templates import rendered
 
@@ -57,11 +57,10 @@ def recorder_command(
         HztuneError: hz-record was not built.
     """
     output = Path(output)
-    command = [str(artifacts.record()), "--output", str(output)]
-    command += [] if seconds is None else ["--for", f"{seconds:g}"]
-    command += ["--each"] if each else []
+    options = option_words(output=output, **{"for": seconds}, each=each, pid=pid)
+    command = [str(artifacts.record()), *options]
     if pid is not None:
-        return [*command, "--pid", str(pid)]
+        return command
     found = loaded_program.inspect(words[0])
     if obstacle := found.obstacle:
         raise UsageError(f"it cannot be recorded: {obstacle}")
@@ -119,9 +118,7 @@ def changed_trace(verb: str, path: str | Path, output: str | Path, **options: ob
         UsageError: It is no trace, or cannot be written.
         HztuneError: Nothing is left of it.
     """
-    given = {name.replace("_", "-"): one for name, one in options.items() if one is not None}
-    words = [word for name, one in given.items() for word in (f"--{name}", str(one))]
-    return _run(verb, path, "--output", str(output), *words)[1]
+    return _run(verb, path, *option_words(output=output, **options))[1]
 
 
 def _run(verb: str, path: str | Path, *words: str) -> tuple[str, list[str]]:
@@ -143,16 +140,13 @@ def _run(verb: str, path: str | Path, *words: str) -> tuple[str, list[str]]:
 
 def trace_text(told: Mapping[str, Any]) -> list[str]:
     """What `trace_info` tells, for people, a line each."""
-    return rendered(
-        Path(__file__).with_name("trace.txt"),
-        told=told,
-        amount=_amount,
-        at_most=at_most,
-        counted=_counted,
-        endings=_ENDINGS,
-        missing=_MISSING,
-        one_line=lambda text: printable(" ".join(text.split())),
-    )
+    words = {"amount": _amount, "at_most": at_most, "counted": _counted, "one_line": _one_line}
+    facts = {"told": told, "endings": _ENDINGS, "missing": _MISSING}
+    return rendered(Path(__file__).with_name("trace.txt"), **words, **facts)
+
+
+def _one_line(text: str) -> str:
+    return printable(" ".join(text.split()))
 
 
 def at_most(sizes: Sequence[Sequence[int]], share: float) -> int:

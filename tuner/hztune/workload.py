@@ -18,7 +18,7 @@ from typing import Literal, TypeVar
 from msgspec import convert
 
 from hztune import artifacts, process
-from hztune.arguments import key_value, listed, split_workload, workload_name
+from hztune.arguments import key_value, listed, option_words, split_workload, workload_name
 from hztune.errors import HztuneError, UsageError, did_you_mean
 from hztune.files import sha256_of
 from hztune.params import Param, Value, parse
@@ -167,15 +167,15 @@ class WorkloadSpec:
         """The same workload in a container, by runs: a quota counts the turns of others as well."""
         return replace(self, quota=quota, steady=False)
 
-    def command(self, seed: int) -> list[str]:
-        """The hz-bench command; the same seed gives the same requests."""
+    def command(self, seed: int | None = None) -> list[str]:
+        """The hz-bench command; the same seed gives the same requests; None: it is left out."""
         words = [str(artifacts.bench()), self._target]
         for key, value in self.params:
             words += [f"--{key}", str(value)]
-        instruments = ["--latency"] if self.goal == "p99" else []
-        if self.rest is not None:
-            instruments += ["--rests", str(self.rest.rounds)]
-        return [*words, "--threads", str(self.threads), "--seed", str(seed), *instruments]
+        rests = self.rest.rounds if self.rest is not None else None
+        return words + option_words(
+            threads=self.threads, seed=seed, latency=self.goal == "p99", rests=rests
+        )
 
     @property
     def _target(self) -> str:

@@ -12,14 +12,15 @@ import json
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hztune import artifacts
 from hztune.allocator import live
+from hztune.arguments import option_words
 from hztune.blocks import Arm, Status
 from hztune.errors import HztuneError
 from hztune.files import scratch_folder
@@ -35,7 +36,7 @@ from hztune.measure.server import (
     ended_when_told,
     with_port_and_dir,
 )
-from hztune.measure.watch import Watcher, watching
+from hztune.measure.watch import Holdings, Watcher, watching
 from hztune.measure.whole import MEMORY_SHARE, SEEDS, Part, RunExecutor
 from hztune.process import Child
 from hztune.store import Evidence
@@ -78,14 +79,6 @@ class NumberReading:
         return told * counted_s / (run.server_cpu_ns * 1e-9 if self.per_server_cpu else run.wall_s)
 
 
-Met = Callable[[int, int], "AbstractContextManager[object]"]
-"""Told of each unit that began a run, and of its hz-launch; what it gives lasts for the run."""
-
-
-def nothing_met(unit: int, pid: int) -> AbstractContextManager[None]:
-    return nullcontext()
-
-
 class AlternateExecutor(RunExecutor):
     pace = Pace(turn_ms=10.0, cpu=None)  # how they alternate
     reading = NumberReading()  # how a run's speed is read
@@ -101,11 +94,11 @@ class AlternateExecutor(RunExecutor):
         *,
         runs: int = 1,
         limit_s: float | None = None,
-        met: Met = nothing_met,
+        holdings: Holdings | None = None,
     ) -> tuple[list[Run], Fault | None]:
         """Runs copies of the control, uncounted, at today's pace; what they showed, first fault."""
         parts, rng = self._parts_of([control] * copies), random.Random(self._seed)
-        found = self._runs(parts, runs, rng, limit_s, met)
+        found = self._runs(parts, runs, rng, limit_s, holdings)
         rates = (self._rate(parts[index], run) for index, run in found)
         faults = [part.fault for part in parts if part.fault]
         faults = faults or [rate for rate in rates if isinstance(rate, Fault)]
@@ -126,7 +119,7 @@ class AlternateExecutor(RunExecutor):
         runs: int,
         rng: random.Random,
         limit_s: float | None = None,
-        met: Met = nothing_met,
+        holdings: Holdings | None = None,
     ) -> list[tuple[int, Run]]:
         seed, units, found = rng.randrange(SEEDS), dict[int, Unit](), list[tuple[int, Run]]()
         limit_s = limit_s or self.limit_s()
@@ -139,7 +132,7 @@ class AlternateExecutor(RunExecutor):
                     units[index] = self._unit(part, program, seed, rng, limit_s)
             if units:
                 numbers = [*units]
-                played = take_turns([*units.values()], self.pace, runs=runs, met=met)
+                played = take_turns([*units.values()], self.pace, runs=runs, holdings=holdings)
                 found += [(numbers[number], run) for number, run in played]
             for unit in units.values():
                 hook("--cleanup", unit.program.cleanup, self.identity.base)
@@ -172,7 +165,7 @@ def without_strangers(runs: Sequence[tuple[int, Run]]) -> list[tuple[int, Run]]:
 
 
 def take_turns(
-    units: Sequence[Unit], pace: Pace, *, runs: int = 1, met: Met = nothing_met
+    units: Sequence[Unit], pace: Pace, *, runs: int = 1, holdings: Holdings | None = None
 ) -> Iterator[tuple[int, Run]]:
     """Runs units of a block by turns; yields each run with its unit's number, as it ends."""
     with scratch_folder() as made, ExitStack() as stack:
@@ -180,7 +173,7 @@ def take_turns(
         freezers = [stack.enter_context(freezer()) for _ in units]
         words = _command(units, freezers, pace, runs, folder)
         with Child(words, env=units[0].base, stdin=None) as child:
-            playing = [_Playing(number, unit, met) for number, unit in enumerate(units)]
+            playing = [_Playing(number, unit, holdings) for number, unit in enumerate(units)]
             try:
                 for line in child.lines(_STALL_S + len(units) * units[0].limit_s):
                     event = json.loads(line)
@@ -212,24 +205,24 @@ def _command(
     runs: int,
     folder: Path | None,
 ) -> list[str]:
-    words = [str(artifacts.alternate()), "--seed", str(units[0].seed), "--runs", str(runs)]
-    words += ["--turn-ms", f"{pace.turn_ms:g}"]
-    words += ["--timeout-ms", str(round(1e3 * units[0].limit_s))]
-    words += ["--cpu", str(pace.cpu)] if pace.cpu is not None else []
-    if span_s := max(unit.program.span_s for unit in units):
-        words += ["--span-ms", str(round(1e3 * span_s))]
-    if folder is not None:
-        words += ["--keep-stdout", str(folder), "--keep-bytes", str(OUTPUT_BYTES)]
+    words = option_words(
+        seed=units[0].seed,
+        runs=runs,
+        turn_ms=pace.turn_ms,
+        timeout_ms=round(1e3 * units[0].limit_s),
+        cpu=pace.cpu,
+        span_ms=round(1e3 * max(unit.program.span_s for unit in units)) or None,
+        keep_stdout=folder,
+        keep_bytes=OUTPUT_BYTES if folder else None,
+    )
     for number, (unit, group) in enumerate(zip(units, freezers, strict=True)):
-        words += ["--unit", str(number)]
-        words += ["--freezer", str(group)] if group else []
+        words += option_words(unit=number, freezer=group)
         own, service = unit.words, unit.program.service
         if service is not None:
-            words += ["--own-network"] if unit.program.has_network else []
-            words += ["--service", str(len(own)), *own]
+            words += option_words(own_network=unit.program.has_network, service=len(own)) + own
             own = ["--", "/bin/sh", "-c", service.load]
         words += ["--main", str(len(own)), *own]
-    return words
+    return [str(artifacts.alternate()), *words]
 
 
 def _run(unit: Unit, event: Mapping[str, Any], watcher: Watcher, folder: Path | None) -> Run:
@@ -268,9 +261,9 @@ _AS_TOLD = ("position", "start_ns", "turns", "awake", "beside", "threads")
 class _Playing:
     """One unit, as far as it has come: what is seen of its run, and its server, if it has one."""
 
-    def __init__(self, number: int, unit: Unit, met: Met) -> None:
+    def __init__(self, number: int, unit: Unit, holdings: Holdings | None) -> None:
         self.number, self.unit, self.loads = number, unit, list[Run]()
-        self._met = met
+        self._holdings = holdings
         self._watcher, self._watched = Watcher(unit.look), ExitStack()
         self._fault: Fault | None = None
         self._pid = self._program_pid = 0
@@ -281,7 +274,8 @@ class _Playing:
         self._pid, self._program_pid = event["pid"], event["program_pid"]
         watching_it = watching(self._pid, self.unit.look, ())
         self._watcher = self._watched.enter_context(watching_it)
-        self._watched.enter_context(self._met(self.number, self._pid))
+        if self._holdings is not None:
+            self._watched.enter_context(self._holdings.watching(self.number, self._pid))
 
     def seen(self) -> Watcher:
         self._watched.close()

@@ -23,7 +23,7 @@ from statistics import fmean
 from hztune import process
 from hztune.blocks import Arm
 from hztune.errors import HztuneError
-from hztune.measure.alternate import AlternateExecutor, Met, NumberReading, Pace, nothing_met
+from hztune.measure.alternate import AlternateExecutor, NumberReading, Pace
 from hztune.measure.identity import Fault
 from hztune.measure.launch import Run
 from hztune.measure.program import Program, placeholders
@@ -126,7 +126,7 @@ class Tryout:
         """Finds out how the load of a server ends that is measured by runs, for that reason."""
         alone, fault = self._server_alone()
         if alone is not None and self.program.rate is None and not fixed_port(self.program):
-            copies, failed = self._copies(alone, nothing_met)
+            copies, failed = self._copies(alone)
             if failed is None:
                 _refuse_fixed_time(alone, copies)
         hangs = fault if fault is not None and fault.status == "hang" else None
@@ -154,7 +154,7 @@ class Tryout:
                 f"a run takes {self._run_s:.3g} s, and --budget leaves no time to try turns"
             )
         holdings = Holdings()
-        copies, failed = self._copies(alone, holdings.watching)
+        copies, failed = self._copies(alone, holdings)
         self._left = min(run.left for run in (alone, *copies))
         if failed is not None:
             return self._against(f"a second copy of it beside the first fails: {failed.detail}")
@@ -214,14 +214,18 @@ class Tryout:
             alone, fault = self._once()
         return alone, fault
 
-    def _copies(self, alone: Run, met: Met) -> tuple[list[Run], Fault | None]:
+    def _copies(
+        self, alone: Run, holdings: Holdings | None = None
+    ) -> tuple[list[Run], Fault | None]:
         """Runs two copies by turns, a short program several times and a long one not to its end."""
         if self.program.service is not None:
-            return self.turns.try_out(self.control, 2, met=met)
+            return self.turns.try_out(self.control, 2, holdings=holdings)
         runs = max(1, min(_MOST_RUNS, math.ceil(_TRIAL_S / alone.wall_s)))
         is_cut = self._is_cut(alone)
         limit_s = _CUT_S if is_cut else None
-        copies, fault = self.turns.try_out(self.control, 2, runs=runs, limit_s=limit_s, met=met)
+        copies, fault = self.turns.try_out(
+            self.control, 2, runs=runs, limit_s=limit_s, holdings=holdings
+        )
         is_end_of_cut = is_cut and fault is not None and fault.status == "hang"
         return copies, None if is_end_of_cut else fault
 

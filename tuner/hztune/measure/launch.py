@@ -23,6 +23,7 @@ from typing import Any
 
 from hztune import artifacts, process
 from hztune.allocator.base import tables
+from hztune.arguments import option_words
 from hztune.blocks import Status
 from hztune.errors import HztuneError, UsageError
 from hztune.files import scratch_folder
@@ -73,8 +74,8 @@ class Unit:
     @property
     def words(self) -> list[str]:
         program = self.program
-        words = ["--rss-limit-mb", str(program.rss_limit_mb)] if program.rss_limit_mb else []
-        words += ["--input", program.input.path] if program.input else []
+        path = program.input.path if program.input else None
+        words = option_words(rss_limit_mb=program.rss_limit_mb or None, input=path)
         for name, value in self.changes.items():
             words += ["--env", f"{name}={value}"]
         return [*words, "--", *program.command(self.seed)]

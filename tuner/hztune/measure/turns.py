@@ -19,6 +19,7 @@ from typing import Any
 from msgspec import structs
 
 from hztune import artifacts
+from hztune.arguments import option_words
 from hztune.blocks import Outcome, Turn
 from hztune.errors import HztuneError
 from hztune.measure import Accounting, disturbance
@@ -132,20 +133,24 @@ class TurnExecutor(BlockExecutor):
     def _command(self, parts: Sequence[Part], rounds: int, rng: random.Random) -> list[str]:
         """The command; an arm is named by its index, since an arm may stand twice."""
         tempo = self.tempo
-        words = [str(artifacts.turns()), "--ask", "--seed", str(rng.randrange(SEEDS))]
-        words += ["--turn-ms", f"{tempo.turn_ms:g}", "--skip-ms", f"{tempo.skip_ms:g}"]
-        words += ["--warmup-ms", f"{tempo.warmup_ms:g}", "--rounds", str(rounds)]
-        words += ["--stall-ms", str(tempo.stall_ms)]
-        words += ["--whole"] if tempo.round_ms else []
-        words += ["--rss-limit-mb", str(tempo.rss_limit_mb)] if tempo.rss_limit_mb else []
+        words = option_words(
+            ask=True,
+            seed=rng.randrange(SEEDS),
+            turn_ms=tempo.turn_ms,
+            skip_ms=tempo.skip_ms,
+            warmup_ms=tempo.warmup_ms,
+            rounds=rounds,
+            stall_ms=tempo.stall_ms,
+            whole=tempo.round_ms > 0,
+            rss_limit_mb=tempo.rss_limit_mb or None,
+        )
         for index, part in enumerate(parts):
             if part.fault is None:
-                words += ["--arm", str(index)]
-                own = self.identity.program(part.arm)
-                words += ["--program", str(own)] if own else []
+                words += option_words(arm=index, program=self.identity.program(part.arm))
                 for name, value in self._padded(part, rng).items():
                     words += ["--env", f"{name}={value}"]
-        return [*words, "--", *self.spec.command(rng.randrange(SEEDS))]
+        own = self.spec.command(rng.randrange(SEEDS))
+        return [str(artifacts.turns()), *words, "--", *own]
 
     def _end(self, part: Part, event: Mapping[str, Any]) -> None:
         result = object_in(event.get("result"))
@@ -191,13 +196,10 @@ def bench_program(
     rss_limit_mb: int = 0,
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> Program:
-    words = spec.command(seed=0)
-    at = words.index("--seed")
     if spec.rest is not None:
         seconds = max(_LEAST_LOAD_S, seconds / spec.rest.rounds)
-    argv = (*words[:at], *words[at + 2 :], *spec.span(seconds))
     return Program(
-        argv,
+        (*spec.command(), *spec.span(seconds)),
         rate=_p99 if spec.goal == "p99" else _rate,
         rest=spec.rest and structs.replace(spec.rest, says=_RESTS),
         seeks_kept=spec.goal == "kept",

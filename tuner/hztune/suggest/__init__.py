@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hztune import allocator
-from hztune.arguments import within
+from hztune.arguments import option_words, within
 from hztune.errors import UsageError
 from hztune.machine import Machine
 from hztune.measure.program import OPEN, Program
@@ -263,9 +263,7 @@ def command(program: Program, words: Sequence[str] = (), *, rest: bool = True) -
     options = dict(program.asked)
     if program.input:
         options["input"] = program.input.name
-    given = list(words)
-    for name, value in options.items():
-        if name != "name" and (rest or name not in _OF_REST):
-            text = f"{value:g}" if isinstance(value, float) else str(value)
-            given += [f"--{name.replace('_', '-')}", *([] if value is True else [text])]
-    return shlex.join(["hztune", *given, *(() if program.service else ("--", *program.argv))])
+    left_out = {"name"} if rest else {"name", *_OF_REST}
+    given = option_words(**{name: options[name] for name in options if name not in left_out})
+    own = () if program.service else ("--", *program.argv)
+    return shlex.join(["hztune", *words, *given, *own])
