@@ -280,7 +280,7 @@ TREATED = [f"u{unit}" for unit in range(10, 20)]
 
 @pytest.mark.parametrize(
     "lost", [dict(units=TREATED[:7], since=10), dict(units=TREATED, since=91),
-             dict(units=TREATED, since=0, step=3)]
+             dict(units=TREATED, since=0, step=3), dict(units=TREATED, since=60, until=68)]
 )  # fmt: skip
 def test_a_metric_that_treated_units_tell_less_often_than_control_holds(lost):
     p99 = CanaryMetric(name="p99", margin="2%")
@@ -288,6 +288,18 @@ def test_a_metric_that_treated_units_tell_less_often_than_control_holds(lost):
     told = without([row._replace(metric="p99") for row in rows], **lost)
     found = verdict_of(rows + told, canary(metrics=(CPU, p99)))
     assert found.answer == "hold" and "treated units tell" in found.reasons[0]
+
+
+def test_nothing_is_promoted_while_half_of_the_treated_died_before_they_had_settled():
+    rows = without(fleet(treated=0.97), TREATED[:5], 2)
+    assert verdict_of(rows, canary(settle_s=300.0)).answer == "hold"
+
+
+def test_what_a_unit_never_told_is_not_missed():
+    p99 = CanaryMetric(name="p99", margin="5%")
+    rows, told = fleet(treated=0.97), [row._replace(metric="p99") for row in fleet(seed=2)]
+    rows += [row._replace(value=math.nan) if row.unit in ("u12", "u13") else row for row in told]
+    assert verdict_of(rows, canary(metrics=(CPU, p99))).answer == "promote"
 
 
 @pytest.mark.parametrize("value", [0.0, math.nan, math.inf])
@@ -334,26 +346,28 @@ def test_bets_on_first_events_win_in_no_more_cases_than_their_error():
     for _ in range(1000):
         treated = random.permutation(np.arange(20) >= 10)
         found = np.eye(20)[:, random.permutation(20)]  # each unit has one, at another time
-        won += any(log_odds(found[:look], treated, ALIKE) >= math.log(50) for look in range(5, 21))
+        won += any(
+            log_odds(found[:look], treated, ALIKE, 0) >= math.log(50) for look in range(5, 21)
+        )
     assert won <= 0.02 * 1000
 
 
 def test_a_bet_is_on_the_units_that_are_left():
     treated = np.array([True, True, False, False])
     won = [r * 4 / (2 * r + 2) * r * 3 / (r + 2) for r in (2, 4, 16, 256)]
-    assert log_odds(np.eye(4)[:2], treated, ALIKE[:4]) == pytest.approx(math.log(sum(won) / 4))
+    assert log_odds(np.eye(4)[:2], treated, ALIKE[:4], 0) == pytest.approx(math.log(sum(won) / 4))
 
 
 def test_events_of_one_moment_prove_nothing_in_whatever_order_units_are_listed():
     for treated in (np.arange(20) < 10, np.arange(20) >= 10):
-        assert log_odds(np.ones((1, 20)), treated, ALIKE) < 0.0
+        assert log_odds(np.ones((1, 20)), treated, ALIKE, 0) < 0.0
 
 
 def test_a_bet_is_within_a_stratum():
     treated, strata = np.arange(20) < 10, np.where(np.arange(20) < 9, 1, 0)
     found = np.eye(20)[:9]  # all of one stratum, which has no control
-    assert log_odds(found, treated, strata) == pytest.approx(0.0)
-    assert log_odds(found, treated, ALIKE) > math.log(50)
+    assert log_odds(found, treated, strata, 0) == pytest.approx(0.0)
+    assert log_odds(found, treated, ALIKE, 0) > math.log(50)
 
 
 def test_a_counter_that_begins_with_its_first_event_has_counted_it():
@@ -396,14 +410,29 @@ def test_a_unit_of_which_only_another_exporter_tells_is_silent():
     rows = without(fleet(treated=0.97), TREATED[:7], 10)
     rows += [row for unit in range(20) for row in counts("oom", f"u{unit}", [0] * 180, -60)]
     assert "silent" in verdict_of(rows, canary(rails=[GuardRail(name="oom")])).reasons[0]
+    each = CanaryMetric(name="cpu", margin="2%", target=True, per="oom")  # as a balancer counts
+    assert "silent" in verdict_of(rows, canary(metrics=[each])).reasons[0]
 
 
-def test_a_rail_that_is_not_told_any_more_holds_but_one_of_events_alone_does_not():
+def test_the_dead_are_told_while_a_fleet_settles():
+    rows = [row for row in without(fleet(), TREATED, 2) if row.at_s <= START_S + 1200.0]
+    assert verdict_of(rows, canary(settle_s=3600.0)).answer == "revert"
+
+
+def test_a_bet_is_on_units_that_had_come_by_then():
+    treated, came = np.arange(20) < 10, np.where(np.arange(20) < 12, 0, 30)
+    found = np.eye(20)[np.r_[:5, 10, 5:10, 11]]  # all that are there, and one in six is of control
+    assert log_odds(found, treated, ALIKE, 0) > math.log(30) > log_odds(found, treated, ALIKE, came)
+
+
+@pytest.mark.parametrize("units", [TREATED, [f"u{unit}" for unit in range(20)]])
+def test_a_rail_that_is_not_told_any_more_holds_but_one_of_events_alone_does_not(units):
     rails, rows = [GuardRail(name="oom")], fleet(treated=0.97)
-    ended = [row for unit in range(20) for row in counts("oom", f"u{unit}", [0] * 70, -60)]
-    found = verdict_of(rows + ended, canary(rails=rails))
+    told = [row for unit in range(20) for row in counts("oom", f"u{unit}", [0] * 180, -60)]
+    found = verdict_of(rows + without(told, units, 10), canary(rails=rails))
     assert (found.answer, found.reasons) == ("hold", ("the guard rail oom is not told any more",))
-    assert verdict_of(rows + counts("oom", "u3", [1], 9), canary(rails=rails)).answer == "promote"
+    events = counts("oom", "u3", [1, 2, 3, 4, 5, 6], 9)
+    assert verdict_of(rows + events, canary(rails=rails)).answer == "promote"
 
 
 def test_units_that_are_listed_and_not_there_are_none_to_bet_on():

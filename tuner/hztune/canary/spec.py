@@ -82,12 +82,9 @@ class CanarySpec(schema.Schema, frozen=True):
             raise ValueError("Object has two metrics or rails of one name")
 
     @property
-    def of_metrics(self) -> tuple[str, ...]:
-        return tuple(name for each in self.metrics for name in (each.rows, each.per) if name)
-
-    @property
     def wanted(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys([*self.of_metrics, *(each.rows for each in self.rails)]))
+        rows = [each.rows for each in (*self.metrics, *self.rails)]
+        return tuple(dict.fromkeys([*rows, *(each.per for each in self.metrics if each.per)]))
 
     @property
     def revert_error(self) -> float:

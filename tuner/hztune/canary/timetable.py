@@ -84,7 +84,7 @@ def tabled(rows: Iterable[FleetRow], canary: Canary) -> FleetTables:
     np.add.at(counts, cells, 1.0)
     lasts[cells] = np.where(np.isfinite(number), number, np.nan)
     means = sums / np.where(counts > 0.0, counts, np.nan)
-    lively = np.isin(list(names), spec.of_metrics)
+    lively = np.isin(list(names), [each.rows for each in spec.metrics])
     tables = (dict(zip(names, each, strict=True)) for each in (means, lasts))
     return FleetTables(first, next(tables), next(tables), np.logical_or.reduce(seen[lively]))
 
@@ -133,7 +133,7 @@ def silences(tables: FleetTables, canary: Canary) -> FloatTable:
     seen, found = tables.seen, np.zeros(tables.seen.shape)
     share = np.maximum(*(seen[:, group].mean(axis=1) for group in of_groups(canary)))
     lines = np.flatnonzero(share >= LEAST_SHARE)
-    settled = math.ceil(canary.spec.settle_s / canary.spec.step_s)
+    settled = min(SILENT_BLOCKS, math.ceil(canary.spec.settle_s / canary.spec.step_s))
     blocks = np.append(tables.blocks[lines], tables.blocks[lines].max(initial=0) + 1)
     for unit in range(seen.shape[1]):
         own = np.append(np.flatnonzero(seen[lines, unit]), len(lines))

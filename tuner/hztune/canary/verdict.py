@@ -46,6 +46,7 @@ _LEAST_BLOCKS = 5
 _LEAST_TIME = 0.25  # of the planned time, before groups are better or alike: a leak needs time
 _MOST_ZEROS = 0.05  # or infinite ones, of the figures of a metric
 _MOST_MISSING = 0.1  # more of the figures of treated units than of control
+_LEAST_MISSING = 0.001  # of them is a difference
 _SILENT = GuardRail(name="silent")  # the rail that each canary has
 
 
@@ -119,7 +120,7 @@ def decided(tables: FleetTables, canary: Canary) -> CanaryVerdict:
         open_ = [f"{name} is better, and no metric is worse by its margin" for name in better]
         open_ = open_ or ["both groups are alike within all margins"]
     if not passed_s:
-        open_ = [f"it begins at {spec.start}, and no row is of a later time"]
+        open_ = [f"it begins at {spec.start}, and no row of a metric is of a later time"]
     names = tuple(canary.units[at].name for at in np.flatnonzero(unseen) if passed_s)
     is_over = answer != "hold" or are_alike
     return CanaryVerdict(answer, tuple(bad or open_), effects, rails, passed_s, names, is_over)
@@ -132,13 +133,16 @@ def _rails(tables: FleetTables, canary: Canary) -> Iterator[RailEvents]:
         rows = tables.seen if is_silence else np.isfinite(tables.lasts[rail.rows])
         found = silences(tables, canary) if is_silence else events(tables, rail.rows)
         # a unit that was not there when the change came has no event, and is none to bet on
-        here = (tables.seen | rows)[tables.blocks >= -SILENT_BLOCKS].any(axis=0)
+        lines = tables.blocks >= -SILENT_BLOCKS
+        seen = (tables.seen | rows)[lines].cumsum(axis=0) > 0
+        here = seen.any(axis=0)
         found = found[tables.blocks >= 0][:, here]
         (treated, control), strata = (each[here] for each in groups), _strata(canary)[here]
         each = found.sum(axis=0)
         own, other = each[treated], each[control]
         beyond = own.sum() - other.sum() * len(own) / max(1, len(other))
-        is_crossed = log_odds(found, treated, strata) >= -math.log(risk)
+        came = tables.blocks[lines].min(initial=0) + (~seen[:, here]).sum(axis=0)
+        is_crossed = log_odds(found, treated, strata, came) >= -math.log(risk)
         is_crossed |= rail.most is not None and bool(beyond > rail.most)
         ones = np.ones(len(each))
         rate = effect_of(each, math.nan * ones, treated, strata, ones)
@@ -149,11 +153,15 @@ def _rails(tables: FleetTables, canary: Canary) -> Iterator[RailEvents]:
             spread = max(rate.error, least)
             is_crossed |= rate.estimate > critical(passed, risk, rate.df) * spread
         hit = int((other > 0.0).sum()), int((own > 0.0).sum())
-        counts, told = (int(other.sum()), int(own.sum())), tables.blocks[rows.any(axis=1)]
-        # some are told at events alone, and then hardly ever
-        is_steady = len(told) >= max(_LEAST_BLOCKS, (told.max(initial=0) - told.min(initial=0)) / 2)
-        yield RailEvents(rail.name, counts, hit, is_crossed, len(told) > 0,
-                         is_steady and _is_old(told.max(), tables))  # fmt: skip
+        counts, told = (
+            (int(other.sum()), int(own.sum())),
+            [rows[:, here][:, group] for group in (treated, control)],
+        )
+        # some are told at events alone, and then of few units
+        is_steady = max((each.any(axis=0).mean() for each in told if each.size), default=0.0) >= 0.5
+        ends = [int(tables.blocks[each.any(axis=1)].max(initial=tables.first)) for each in told]
+        is_over = not is_silence and is_steady and _is_old(min(ends), tables)
+        yield RailEvents(rail.name, counts, hit, is_crossed, bool(rows.any()), is_over)
 
 
 def _is_old(block: int, tables: FleetTables) -> bool:
@@ -165,22 +173,25 @@ def _strata(canary: Canary) -> NDArray[np.int_]:
     return np.unique([unit.stratum for unit in canary.units], return_inverse=True)[1]
 
 
-def log_odds(found: FloatTable, treated: NDArray[np.bool_], strata: NDArray[np.int_]) -> float:
+def log_odds(
+    found: FloatTable, treated: NDArray[np.bool_], strata: NDArray[np.int_], came: NDArray[np.int_]
+) -> float:
     """What bets have won that treated units have their first event sooner, log.
 
-    `found`: events, shape (blocks, units). In one block, those of control are taken for the first.
+    `found`: events, shape (blocks, units); `came`: block in which a unit is there for the first
+    time. In one block, events of control are taken for the first.
     """
-    clean = {each: np.bincount(treated[strata == each], minlength=2) for each in np.unique(strata)}
     hit = np.flatnonzero((found > 0.0).any(axis=0))
     if not len(hit):
         return 0.0
-    first = (found[:, hit] > 0.0).argmax(axis=0)
+    first, is_clean = (found > 0.0).argmax(axis=0), np.ones(len(treated), dtype=bool)
     won = np.zeros(len(_TIMES_AS_LIKELY))
-    for unit in hit[np.lexsort((treated[hit], first))]:
-        own, left = int(treated[unit]), clean[strata[unit]]
+    for unit in hit[np.lexsort((treated[hit], first[hit]))]:
+        at_risk = is_clean & (strata == strata[unit]) & (came <= first[unit])
+        left = np.bincount(treated[at_risk], minlength=2)
         share = left.sum() / (_TIMES_AS_LIKELY * left[1] + left[0])
-        won += np.log(share * (_TIMES_AS_LIKELY if own else 1.0))
-        left[own] -= 1
+        won += np.log(share * (_TIMES_AS_LIKELY if treated[unit] else 1.0))
+        is_clean[unit] = False
     return float(np.logaddexp.reduce(won)) - math.log(len(won))
 
 
@@ -221,16 +232,27 @@ def _effect(tables: FleetTables, canary: Canary, metric: CanaryMetric) -> Metric
 def _missing(
     known: NDArray[np.bool_], is_after: NDArray[np.bool_], tables: FleetTables, canary: Canary
 ) -> str:
-    """Why figures that treated units do not tell may hide a loss; "": control tells no more."""
+    """Why figures that treated units tell less often than before may hide a loss; "": they do not.
+
+    That is, no more so than those of control; what a unit never told is not missed.
+    """
     groups, late = of_groups(canary), max(_LEAST_BLOCKS, _LEAST_TIME * tables.passed)
-    is_late, here = tables.blocks >= tables.passed - late, tables.seen[is_after].any(axis=0)
+    is_late, is_before = tables.blocks >= tables.passed - late, tables.blocks < 0
+    here, was_here = (np.logical_or.reduce(tables.seen[lines])
+                      for lines in (tables.blocks >= 0, is_before))  # fmt: skip
+    before = np.where(was_here, known[is_before].sum(axis=0) / max(1, is_before.sum()), 1.0)
+    strata, ones = _strata(canary), np.ones(len(here))
     for lines in (is_after, is_after & is_late):
-        treated, control = (float(known[lines][:, each & here].mean()) for each in groups)
-        if control - treated > _MOST_MISSING:
-            return f"treated units tell {treated:.0%} of it, and control {control:.0%}"
-    seen = tables.seen[is_late].sum(axis=0)
+        lost = np.where(here, before - known[lines].mean(axis=0), np.nan)
+        treated, control = (float(np.nanmean(lost[each])) for each in groups)
+        rate = effect_of(lost, np.nan * ones, groups[0], strata, ones)
+        passed = lines.sum() * canary.spec.step_s / canary.spec.planned_s
+        chance = critical(passed, canary.spec.error, rate.df) * rate.error if rate else 1.0
+        if treated - control > min(_MOST_MISSING, chance + _LEAST_MISSING):
+            return f"treated units tell {treated:.1%} less of it than before, control {control:.1%}"
+    seen, had = tables.seen[is_late].sum(axis=0), (before > 0.0)
     told = (known & tables.seen)[is_late].sum(axis=0) / np.maximum(seen, 1)
-    is_mute = (seen > 0) & (told < np.median(told[seen > 0]) / 2)
+    is_mute = had & (seen > 0) & (told < np.median(told[seen > 0]) / 2)
     treated, control = (int(is_mute[each].sum()) for each in groups)
     if treated * groups[1].sum() > control * groups[0].sum():
         return f"{treated} treated units that are there do not tell it, and {control} of control"

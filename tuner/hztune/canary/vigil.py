@@ -78,7 +78,7 @@ class _Watch:
             with suppress(ValueError):  # two writers, or a full disk, may have torn it
                 mark = json.loads(line) if line.startswith(_MARK) else {}
                 if mark.get("start") == canary.spec.start:
-                    self._mark |= mark
+                    self._mark |= mark if mark["decided"] in ("promote", "revert") else {}
                 elif mark:
                     self._others.append(line)
         kept = b"".join(line for line in lines if not line.startswith(_MARK))
