@@ -10,7 +10,7 @@
  * What a seal proves: an allocation hands out a block of its own magazine only with its seal in
  * place. Nothing else trusts one: a program may read a freed block and store what it saw into a
  * live one. A free or a realloc that finds a seal searches the places where free blocks wait
- * (parked.c), and the result of the search decides.
+ * (die.c), and the result of the search decides.
  */
 #ifndef HZ_SEAL_H
 #define HZ_SEAL_H
