@@ -31,7 +31,6 @@ from hztune.comparing.match import (
     LEAST_BUDGET_S,
     LEAST_PAIRS,
     Effort,
-    Finish,
     MakeExecutor,
     play,
 )
@@ -282,14 +281,11 @@ def carry_out(
     make_executor: MakeExecutor,
     reporter: Reporter,
     keep: Keep = lambda record: None,
-    finish: Finish = lambda row: row,
 ) -> Comparison:
     """Measures rows and records them, also one that Ctrl-C cuts; the rest are then `missing`."""
     budget, there = Budget(plan.clock, plan.budget_s), len(record.rows)
     with interruptible() as asked, budget.running():
-        rows = play(
-            specs, record.contenders, plan, make_executor, reporter, finish, stop=asked.is_set
-        )
+        rows = play(specs, record.contenders, plan, make_executor, reporter, asked.is_set)
         try:
             for row in rows:
                 record = replace(record, rows=(*record.rows, row))

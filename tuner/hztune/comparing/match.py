@@ -100,17 +100,12 @@ class Measured:
         )
 
 
-Finish = Callable[[Measured], Measured]
-"""Adds to a row what turns do not show, and takes away what will not be asked for."""
-
-
 def play(
     specs: Sequence[ComparedRow],
     contenders: Sequence[Contender],
     plan: Effort,
     make_executor: MakeExecutor,
     reporter: Reporter,
-    finish: Finish = lambda row: row,
     stop: Stop = lambda: False,
 ) -> Iterator[Measured]:
     """Yields each row; raises KeyboardInterrupt or StoppedByUser after the row that a stop cut."""
@@ -128,14 +123,14 @@ def play(
         except (KeyboardInterrupt, StoppedByUser):
             if run.blocks:
                 blocks = tuple(run.blocks)
-                yield finish(Measured(spec, blocks, _now(), run.horizon, is_cut=True))
+                yield Measured(spec, blocks, _now(), run.horizon, is_cut=True)
             raise
         for words in failing(contenders, run.blocks).values():
             reporter.say(f"    {words}")
         is_known = math.isfinite(run.enough_s)
         enough_s = math.ceil(run.enough_s) * len(specs) if is_known else inf
         blocks = tuple(run.blocks)
-        yield finish(Measured(spec, blocks, _now(), horizon=run.horizon, enough_s=enough_s))
+        yield Measured(spec, blocks, _now(), horizon=run.horizon, enough_s=enough_s)
 
 
 @dataclass(eq=False)
