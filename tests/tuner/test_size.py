@@ -16,10 +16,10 @@ ROOT = Path(__file__).parents[2]
 C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
-    "tuner": {"code": 19600, "modules": 145, "functions": 1746, "classes": 270, "docstrings": 3000},
-    "tests": {"code": 16700},
+    "tuner": {"code": 19300, "modules": 128, "functions": 1718, "classes": 267, "docstrings": 2950},
+    "tests": {"code": 16400},
     "experiments": {"code": 5700},
-    "core in C": {"code": 20000},
+    "core in C": {"code": 19600},
     "tests in C": {"code": 9100},
     "guides": {"words": 14000},
     "experiments' pages": {"words": 15000},
