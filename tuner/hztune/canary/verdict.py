@@ -153,10 +153,8 @@ def _rails(tables: FleetTables, canary: Canary) -> Iterator[RailEvents]:
             spread = max(rate.error, least)
             is_crossed |= rate.estimate > critical(passed, risk, rate.df) * spread
         hit = int((other > 0.0).sum()), int((own > 0.0).sum())
-        counts, told = (
-            (int(other.sum()), int(own.sum())),
-            [rows[:, here][:, group] for group in (treated, control)],
-        )
+        counts = int(other.sum()), int(own.sum())
+        told = [rows[:, here][:, group] for group in (treated, control)]
         # some are told at events alone, and then of few units
         is_steady = max((each.any(axis=0).mean() for each in told if each.size), default=0.0) >= 0.5
         ends = [int(tables.blocks[each.any(axis=1)].max(initial=tables.first)) for each in told]
@@ -224,20 +222,21 @@ def _effect(tables: FleetTables, canary: Canary, metric: CanaryMetric) -> Metric
         return judged._replace(why=f"it needs {duration(least_s)}, a quarter of planned_s")
     if _is_old(last, tables):
         return judged._replace(why=f"it is not told since {duration(told_s)}")
-    if why := _missing(np.isfinite(figures), is_after, tables, canary):
+    if why := _missing(np.isfinite(figures), is_before, is_after, tables, canary):
         return judged._replace(why=why)
     return judged._replace(is_current=True)
 
 
 def _missing(
-    known: NDArray[np.bool_], is_after: NDArray[np.bool_], tables: FleetTables, canary: Canary
-) -> str:
+    known: NDArray[np.bool_], is_before: NDArray[np.bool_], is_after: NDArray[np.bool_],
+    tables: FleetTables, canary: Canary,
+) -> str:  # fmt: skip
     """Why figures that treated units tell less often than before may hide a loss; "": they do not.
 
     That is, no more so than those of control; what a unit never told is not missed.
     """
     groups, late = of_groups(canary), max(_LEAST_BLOCKS, _LEAST_TIME * tables.passed)
-    is_late, is_before = tables.blocks >= tables.passed - late, tables.blocks < 0
+    is_late = tables.blocks >= tables.passed - late
     here, was_here = (np.logical_or.reduce(tables.seen[lines])
                       for lines in (tables.blocks >= 0, is_before))  # fmt: skip
     before = np.where(was_here, known[is_before].sum(axis=0) / max(1, is_before.sum()), 1.0)
