@@ -302,6 +302,16 @@ def test_what_a_unit_never_told_is_not_missed():
     assert verdict_of(rows, canary(metrics=(CPU, p99))).answer == "promote"
 
 
+@pytest.mark.parametrize("dead, answer", [([15, 16], "hold"), ([], "promote")])
+@pytest.mark.parametrize("late", [[10, 11], [0, 1]])
+def test_the_time_before_a_unit_came_is_neither_missed_nor_made_good(dead, answer, late):
+    def come_and_go(table):
+        table[:40, late] = math.nan
+        table[80:, dead] = math.nan
+
+    assert verdict_of(fleet(treated=0.95, change=come_and_go), canary()).answer == answer
+
+
 @pytest.mark.parametrize("value", [0.0, math.nan, math.inf])
 def test_one_treated_unit_that_is_there_and_tells_no_figure_holds(value):
     def stand(table):
@@ -431,8 +441,11 @@ def test_a_rail_that_is_not_told_any_more_holds_but_one_of_events_alone_does_not
     told = [row for unit in range(20) for row in counts("oom", f"u{unit}", [0] * 180, -60)]
     found = verdict_of(rows + without(told, units, 10), canary(rails=rails))
     assert (found.answer, found.reasons) == ("hold", ("the guard rail oom is not told any more",))
-    events = counts("oom", "u3", [1, 2, 3, 4, 5, 6], 9)
-    assert verdict_of(rows + events, canary(rails=rails)).answer == "promote"
+    for events in (
+        counts("oom", "u3", [1, 2, 3, 4, 5, 6], 9),
+        [row for unit in [*range(6), *range(10, 16)] for row in counts("oom", f"u{unit}", [1], 9)],
+    ):
+        assert verdict_of(rows + events, canary(rails=rails)).answer == "promote"
 
 
 def test_units_that_are_listed_and_not_there_are_none_to_bet_on():

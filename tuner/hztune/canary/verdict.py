@@ -47,6 +47,7 @@ _LEAST_TIME = 0.25  # of the planned time, before groups are better or alike: a 
 _MOST_ZEROS = 0.05  # or infinite ones, of the figures of a metric
 _MOST_MISSING = 0.1  # more of the figures of treated units than of control
 _LEAST_MISSING = 0.001  # of them is a difference
+_STEADY = 0.8  # of the blocks in which a unit is there: a rail that is told all the time
 _SILENT = GuardRail(name="silent")  # the rail that each canary has
 
 
@@ -155,9 +156,13 @@ def _rails(tables: FleetTables, canary: Canary) -> Iterator[RailEvents]:
         hit = int((other > 0.0).sum()), int((own > 0.0).sum())
         counts = int(other.sum()), int(own.sum())
         told = [rows[:, here][:, group] for group in (treated, control)]
-        # some are told at events alone, and then of few units
-        is_steady = max((each.any(axis=0).mean() for each in told if each.size), default=0.0) >= 0.5
         ends = [int(tables.blocks[each.any(axis=1)].max(initial=tables.first)) for each in told]
+        # some are told at events alone, and then in few blocks
+        is_steady = any(
+            each[: end - tables.first + 1].sum()
+            > _STEADY * tables.seen[:, here][: end - tables.first + 1, group].sum()
+            for each, end, group in zip(told, ends, (treated, control), strict=True)
+        )
         is_over = not is_silence and is_steady and _is_old(min(ends), tables)
         yield RailEvents(rail.name, counts, hit, is_crossed, bool(rows.any()), is_over)
 
@@ -239,17 +244,20 @@ def _missing(
     is_late = tables.blocks >= tables.passed - late
     here, was_here = (np.logical_or.reduce(tables.seen[lines])
                       for lines in (tables.blocks >= 0, is_before))  # fmt: skip
-    before = np.where(was_here, known[is_before].sum(axis=0) / max(1, is_before.sum()), 1.0)
+    came = tables.seen.cumsum(axis=0) > 0  # what was before a unit was there is not missed
+    parts = is_before, is_after, is_after & is_late
+    shares = [known[lines].sum(axis=0) / np.maximum(1, came[lines].sum(axis=0)) for lines in parts]
+    before = np.where(was_here, shares[0], 1.0)
     strata, ones = _strata(canary), np.ones(len(here))
-    for lines in (is_after, is_after & is_late):
-        lost = np.where(here, before - known[lines].mean(axis=0), np.nan)
+    for lines, share in zip(parts[1:], shares[1:], strict=True):
+        lost = np.where(here, before - share, np.nan)
         treated, control = (float(np.nanmean(lost[each])) for each in groups)
         rate = effect_of(lost, np.nan * ones, groups[0], strata, ones)
         passed = lines.sum() * canary.spec.step_s / canary.spec.planned_s
         chance = critical(passed, canary.spec.error, rate.df) * rate.error if rate else 1.0
         if treated - control > min(_MOST_MISSING, chance + _LEAST_MISSING):
-            return f"treated units tell {treated:.1%} less of it than before, control {control:.1%}"
-    seen, had = tables.seen[is_late].sum(axis=0), (before > 0.0)
+            return f"treated units tell {treated - control:.1%} less of it than control does"
+    seen, had = tables.seen[is_late].sum(axis=0), was_here & (before > 0.0)
     told = (known & tables.seen)[is_late].sum(axis=0) / np.maximum(seen, 1)
     is_mute = had & (seen > 0) & (told < np.median(told[seen > 0]) / 2)
     treated, control = (int(is_mute[each].sum()) for each in groups)
