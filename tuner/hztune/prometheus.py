@@ -69,8 +69,8 @@ def _told(
     found: Queue[list[Series] | str], base: str, query: str, patience_s: float,
     span: Mapping[str, float] | None,
 ) -> None:  # fmt: skip
-    # puts the series there, or what it does instead
-    # the whole, or nothing: as Thanos and VictoriaMetrics understand it
+    # Puts the series there, or what it does instead. All of them or none are asked for, in the
+    # words of Thanos and of VictoriaMetrics.
     asked = {"query": query, "partial_response": "false", "deny_partial_response": "1"}
     words = urllib.parse.urlencode({**asked, **(span or {})})
     try:

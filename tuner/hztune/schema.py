@@ -101,7 +101,7 @@ def _sentence(said: str, value: Any) -> str:
     if "[...]" in path or isinstance(value, (dict, list)):
         return ascii(f"{path or 'it'}: {what}")[1:-1]
     if isinstance(value, str):
-        value = re.sub(r".+@", "...@", value, flags=re.DOTALL)  # a login is nobody else's
+        value = re.sub(r".+@", "...@", value, flags=re.DOTALL)  # it may hold a login
     return (
         f"{path or 'it'} is {ascii(value)[:_MOST_SHOWN]}; {ascii(what[0].lower() + what[1:])[1:-1]}"
     )

@@ -85,8 +85,8 @@ def tabled(rows: Iterable[FleetRow], canary: Canary) -> FleetTables:
     lasts[cells] = np.where(np.isfinite(number), number, np.nan)
     means = sums / np.where(counts > 0.0, counts, np.nan)
     lively = np.isin(list(names), [each.rows for each in spec.metrics])
-    tables = (dict(zip(names, each, strict=True)) for each in (means, lasts))
-    return FleetTables(first, next(tables), next(tables), np.logical_or.reduce(seen[lively]))
+    by_mean, by_last = (dict(zip(names, each, strict=True)) for each in (means, lasts))
+    return FleetTables(first, by_mean, by_last, np.logical_or.reduce(seen[lively]))
 
 
 def of_groups(canary: Canary) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

@@ -103,7 +103,7 @@ def decided(tables: FleetTables, canary: Canary) -> CanaryVerdict:
     rails = tuple(_rails(tables, canary))
     effects = tuple(_effect(tables, canary, each) for each in spec.metrics)
     passed_s = spec.step_s * tables.passed
-    unseen = np.logical_not(np.asarray(tables.seen[tables.blocks >= 0].any(axis=0)))
+    unseen = ~np.logical_or.reduce(tables.seen[tables.blocks >= 0])
     bad = [f"the guard rail {each.name} is crossed" for each in rails if each.is_crossed]
     bad += [f"{each.metric.name} is worse by more than {each.metric.margin}"
             for each in effects if each.is_worse]  # fmt: skip
@@ -129,12 +129,12 @@ def decided(tables: FleetTables, canary: Canary) -> CanaryVerdict:
 
 def _rails(tables: FleetTables, canary: Canary) -> Iterator[RailEvents]:
     groups, risk = of_groups(canary), canary.spec.revert_error
+    lines = tables.blocks >= -SILENT_BLOCKS  # when the change came, and after it
     for rail in (*canary.spec.rails, _SILENT):
         is_silence = rail is _SILENT
         rows = tables.seen if is_silence else np.isfinite(tables.lasts[rail.rows])
         found = silences(tables, canary) if is_silence else events(tables, rail.rows)
         # a unit that was not there when the change came has no event, and is none to bet on
-        lines = tables.blocks >= -SILENT_BLOCKS
         seen = (tables.seen | rows)[lines].cumsum(axis=0) > 0
         here = seen.any(axis=0)
         found = found[tables.blocks >= 0][:, here]
@@ -209,13 +209,14 @@ def _effect(tables: FleetTables, canary: Canary, metric: CanaryMetric) -> Metric
             return MetricEffect(metric, why)
     with np.errstate(divide="ignore", invalid="ignore"):
         figures = np.log(figures) if metric.is_ratio else figures
-    figures = np.where(np.isfinite(figures), figures, np.nan)
-    use = np.minimum(*(np.isfinite(figures)[:, each].mean(axis=1) for each in groups))
+    known = np.isfinite(figures)
+    figures = np.where(known, figures, np.nan)
+    use = np.minimum(*(known[:, each].mean(axis=1) for each in groups))
     is_used = use >= LEAST_SHARE
     after, before = figures[is_after & is_used], figures[is_before & is_used]
     if len(after) < _LEAST_BLOCKS:
         return MetricEffect(metric, f"{len(after)} blocks of the {_LEAST_BLOCKS} that are needed")
-    weights = np.isfinite(after).mean(axis=0)
+    weights = known[is_after & is_used].mean(axis=0)
     found = effect_of(levels(after), levels(before), groups[0], _strata(canary), weights)
     if found is None:
         return MetricEffect(metric, f"it needs {LEAST_UNITS} units of each group at least that "
@@ -227,7 +228,7 @@ def _effect(tables: FleetTables, canary: Canary, metric: CanaryMetric) -> Metric
         return judged._replace(why=f"it needs {duration(least_s)}, a quarter of planned_s")
     if _is_old(last, tables):
         return judged._replace(why=f"it is not told since {duration(told_s)}")
-    if why := _missing(np.isfinite(figures), is_before, is_after, tables, canary):
+    if why := _missing(known, is_before, is_after, tables, canary):
         return judged._replace(why=why)
     return judged._replace(is_current=True)
 

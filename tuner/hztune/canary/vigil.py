@@ -17,6 +17,7 @@ from typing import cast
 from hztune import files, process
 from hztune.canary.sources import MOST_ROW_BYTES, FleetRow, fetched, parsed_rows, row_line
 from hztune.canary.spec import Canary
+from hztune.canary.timetable import SILENT_BLOCKS
 from hztune.canary.told import verdict_line, verdict_page
 from hztune.canary.verdict import CanaryAnswer, CanaryVerdict, verdict_of
 from hztune.errors import HztuneError
@@ -24,7 +25,7 @@ from hztune.progress import duration
 
 _HOOK_S, _HOOK_TRIES = 600.0, 10
 _AGAIN_BLOCKS = 60  # that are asked for again: rows may come late
-_SILENT_BLOCKS, _HOOK_PAUSE_S = 5, 60.0
+_HOOK_PAUSE_S = 60.0
 _LINES_APART = 1.3  # times the time that has passed
 _MARK = b'{"decided"'  # begins a line of the log that is no row
 
@@ -129,7 +130,7 @@ class _Watch:
         return found._replace(reasons=(*found.reasons, why))
 
     def tell_silence(self) -> None:
-        span_s = _SILENT_BLOCKS * self._canary.spec.step_s
+        span_s = SILENT_BLOCKS * self._canary.spec.step_s
         is_silent = max(self._newest_s.values(), default=-math.inf) < time.time() - span_s
         self._fails("", f"no row is of the last {duration(span_s)}" if is_silent else "")
 
