@@ -209,7 +209,7 @@ def test_a_profile_names_each_command_with_its_term_and_reads_back(tmp_path):
     programs = api.named_programs(COMMANDS)
     task = understand(api.request(program=programs, allocator="glibc", term_days=30))
     decision = Decision(Arm("glibc"), "no_gain", None, None, (), "nothing")
-    made = profile_of(task, Machine.here(), decision, Ledger())
+    made = profile_of(task, Machine.here(), decision, Ledger(), "2026-01-01T00:00:00Z")
     profile.save(made, tmp_path / "profile.json")
     found = profile.load(tmp_path / "profile.json")
     assert [share.workload.name for share in found.shares] == ["small", "large"]

@@ -140,13 +140,10 @@ def _run(verb: str, path: str | Path, *words: str) -> tuple[str, list[str]]:
 
 def trace_text(told: Mapping[str, Any]) -> list[str]:
     """What `trace_info` tells, for people, a line each."""
-    words = {"amount": _amount, "at_most": at_most, "counted": _counted, "one_line": _one_line}
+    words = {"amount": _amount, "at_most": at_most, "counted": _counted}
+    words["one_line"] = lambda text: printable(" ".join(text.split()))
     facts = {"told": told, "endings": _ENDINGS, "missing": _MISSING}
     return rendered(Path(__file__).with_name("trace.txt"), **words, **facts)
-
-
-def _one_line(text: str) -> str:
-    return printable(" ".join(text.split()))
 
 
 def at_most(sizes: Sequence[Sequence[int]], share: float) -> int:

@@ -282,16 +282,23 @@ def result_of(
 ) -> Result:
     """The result of a study that came to a decision; `wall_s` is this session's own time."""
     ledger = story.bench.ledger
-    made, *front = (profile_of(task, machine, each, ledger) for each in (decision, *decision.front))
+    now = time.strftime(TIME_FORMAT, time.gmtime())  # the same for all
+    made, *front = (
+        profile_of(task, machine, each, ledger, now) for each in (decision, *decision.front)
+    )
     return Result(made, account_of(story, decision, wall_s), tuple(front), folder)
 
 
 # ---- the profile ---------------------------------------------------------------------------------
 
 
-def profile_of(task: Task, machine: Machine, decision: Decision, ledger: Ledger) -> Profile:
+def profile_of(
+    task: Task, machine: Machine, decision: Decision, ledger: Ledger, created: str
+) -> Profile:
     request = task.request
     pairs = fresh_outcomes(decision.on_program or ledger, decision.arm)
+    parts = [part for _, tuned in pairs for part in tuned.parts or (tuned,)]
+    peak_kb = max((part.rss_peak_kb for part in parts), default=0)
     metric = metric_of(request)
     arm, space, workload = decision.arm, task.space, _identities(request)[0]
     own = space.part(arm.allocator).reduced(arm.config) if space.holds(arm) else {}
@@ -323,13 +330,13 @@ def profile_of(task: Task, machine: Machine, decision: Decision, ledger: Ledger)
             "numpy": version_of("numpy"),
             "python": platform.python_version(),
         },
-        created=time.strftime(TIME_FORMAT, time.gmtime()),
+        created=created,
         shares=_shares(request, decision),
         cautions=tuple(_cautions(task, decision)),
         found_on=found_on,
         term_days=request.term_days,
         memory=tuple(_memory(pairs)),
-        suggested_limit_kb=_suggested_limit(pairs) if program else 0,
+        suggested_limit_kb=1024 * math.ceil(LIMIT_ROOM * peak_kb / 1024) if program else 0,
     )
 
 
@@ -345,12 +352,6 @@ def _memory(pairs: Sequence[Pair]) -> Iterator[MemoryClaim]:
     for kind in MEMORIES:
         if len(logs := logs_of(kind, pairs)) >= _LEAST_PAIRS:
             yield MemoryClaim(*fixed_interval(logs, REPORTED_ERROR).ratio, kind)
-
-
-def _suggested_limit(pairs: Sequence[Pair]) -> int:
-    """A memory limit with room above the largest peak of the configuration, KiB in whole MiB."""
-    parts = [part for _, tuned in pairs for part in tuned.parts or (tuned,)]
-    return 1024 * math.ceil(LIMIT_ROOM * max((p.rss_peak_kb for p in parts), default=0) / 1024)
 
 
 def _cautions(task: Task, decision: Decision) -> Iterator[Caution]:
