@@ -290,6 +290,20 @@ def test_a_metric_that_treated_units_tell_less_often_than_control_holds(lost):
     assert found.answer == "hold" and "treated units tell" in found.reasons[0]
 
 
+@pytest.mark.parametrize("lost", [dict(units=TREATED, since=60, until=64),
+                                  dict(units=TREATED[:1], since=60)])  # fmt: skip
+def test_a_late_restart_of_all_or_the_death_of_one_is_no_loss_of_figures(lost):
+    assert verdict_of(without(fleet(treated=0.95), **lost), canary()).answer == "promote"
+
+
+def test_a_tenth_of_the_figures_of_treated_units_is_missed():
+    def fail(table):
+        table[60:, 10:][np.random.default_rng(2).random((120, 10)) < 0.1] = math.nan
+
+    found = verdict_of(fleet(treated=0.9, change=fail), canary())
+    assert found.answer == "hold" and "treated units tell" in found.reasons[0]
+
+
 def test_nothing_is_promoted_while_half_of_the_treated_died_before_they_had_settled():
     rows = without(fleet(treated=0.97), TREATED[:5], 2)
     assert verdict_of(rows, canary(settle_s=300.0)).answer == "hold"
@@ -336,13 +350,18 @@ def test_a_counter_alone_is_not_less_where_processes_restart():
     assert found.effects[0].interval.estimate == pytest.approx(0.0, abs=0.006)
 
 
-@pytest.mark.parametrize("until_s", [-math.inf, START_S])
-def test_nothing_is_promoted_of_which_treated_units_did_not_come_up(until_s):
+@pytest.mark.parametrize("until_s, baseline_s", [(START_S, 3600.0), (-math.inf, 0.0)])
+def test_nothing_is_promoted_of_which_treated_units_did_not_come_up(until_s, baseline_s):
     dead = ("u10", "u11", "u12")
-    rows = [row for row in fleet(treated=0.97) if row.unit not in dead or row.at_s <= until_s]
-    found = verdict_of(rows, canary())
+    rows = [row for row in fleet(treated=0.95) if row.unit not in dead or row.at_s <= until_s]
+    found = verdict_of(rows, canary(baseline_s=baseline_s))
     assert (found.answer, found.unseen) == ("hold", dead)
     assert "not seen since the start" in found.reasons[0]
+
+
+def test_a_treated_unit_that_was_gone_before_is_named_and_not_lost():
+    found = verdict_of(without(fleet(treated=0.95), TREATED[:1], -60), canary())
+    assert (found.answer, found.unseen) == ("promote", ("u10",))
 
 
 # ---- guard rails ---------------------------------------------------------------------------------
@@ -461,7 +480,8 @@ def test_units_that_are_listed_and_not_there_are_none_to_bet_on():
 @pytest.mark.parametrize("back, answer", [(4, "hold"), (30, "revert")])
 def test_the_restart_that_brings_the_change_is_no_silence_if_it_ends(back, answer):
     rows = without(fleet(sd=0.05), TREATED, -3, back)
-    assert verdict_of(rows, canary()).answer == answer
+    found = verdict_of(rows, canary())
+    assert found.answer == answer and ("settle_s" in found.reasons[0]) == (answer == "revert")
     early = [row for row in rows if row.at_s <= START_S + 240.0]
     assert verdict_of(early, canary()).answer == "hold"
 

@@ -36,7 +36,7 @@ from hztune.canary.timetable import (
     tabled,
 )
 from hztune.progress import duration
-from hztune.stats.intervals import Interval
+from hztune.stats.intervals import Interval, t_quantile
 
 CanaryAnswer = Literal["promote", "hold", "revert"]
 
@@ -46,7 +46,9 @@ _LEAST_BLOCKS = 5
 _LEAST_TIME = 0.25  # of the planned time, before groups are better or alike: a leak needs time
 _MOST_ZEROS = 0.05  # or infinite ones, of the figures of a metric
 _MOST_MISSING = 0.1  # more of the figures of treated units than of control
+_ONE_UNIT = 1.5  # units' figures: more than one loses by chance, less than two do
 _LEAST_MISSING = 0.001  # of them is a difference
+_CHANCE = 0.025  # that a look holds though units of both groups lose as many: the next may not
 _STEADY = 0.8  # of the blocks in which a unit is there: a rail that is told all the time
 _SILENT = GuardRail(name="silent")  # the rail that each canary has
 
@@ -103,11 +105,16 @@ def decided(tables: FleetTables, canary: Canary) -> CanaryVerdict:
     rails = tuple(_rails(tables, canary))
     effects = tuple(_effect(tables, canary, each) for each in spec.metrics)
     passed_s = spec.step_s * tables.passed
-    unseen = ~np.logical_or.reduce(tables.seen[tables.blocks >= 0])
+    was_here, here = (np.logical_or.reduce(tables.seen[lines])
+                      for lines in (_baseline(tables, canary), tables.blocks >= 0))  # fmt: skip
     bad = [f"the guard rail {each.name} is crossed" for each in rails if each.is_crossed]
+    if rails[-1].is_crossed:
+        bad[-1] += "; if units were still being restarted, settle_s is too short"
     bad += [f"{each.metric.name} is worse by more than {each.metric.margin}"
             for each in effects if each.is_worse]  # fmt: skip
-    treated, control = (float(unseen[each].mean()) for each in of_groups(canary))
+    # in a group of which most were there before, one that was not is not lost
+    treated, control = (np.mean(~here[each] & (was_here[each] | (was_here[each].mean() <= 0.5)))
+                        for each in of_groups(canary))  # fmt: skip
     open_ = [f"the guard rail {each.name} is not told any more" for each in rails if each.is_over]
     if treated > control:
         open_.append("more of the treated units than of the control were not seen since the start")
@@ -122,7 +129,7 @@ def decided(tables: FleetTables, canary: Canary) -> CanaryVerdict:
         open_ = open_ or ["both groups are alike within all margins"]
     if not passed_s:
         open_ = [f"it begins at {spec.start}, and no row of a metric is of a later time"]
-    names = tuple(canary.units[at].name for at in np.flatnonzero(unseen) if passed_s)
+    names = tuple(canary.units[at].name for at in np.flatnonzero(~here) if passed_s)
     is_over = answer != "hold" or are_alike
     return CanaryVerdict(answer, tuple(bad or open_), effects, rails, passed_s, names, is_over)
 
@@ -172,6 +179,11 @@ def _is_old(block: int, tables: FleetTables) -> bool:
     return tables.passed - 1 - block > max(_LEAST_BLOCKS, _LEAST_TIME * tables.passed)
 
 
+def _baseline(tables: FleetTables, canary: Canary) -> NDArray[np.bool_]:
+    begin = -canary.spec.baseline_s / canary.spec.step_s
+    return (tables.blocks < 0) & (tables.blocks >= begin)
+
+
 def _strata(canary: Canary) -> NDArray[np.int_]:
     return np.unique([unit.stratum for unit in canary.units], return_inverse=True)[1]
 
@@ -201,7 +213,7 @@ def log_odds(
 def _effect(tables: FleetTables, canary: Canary, metric: CanaryMetric) -> MetricEffect:
     figures, groups, spec = tables.figures(metric), of_groups(canary), canary.spec
     is_after = tables.blocks >= math.ceil(spec.settle_s / spec.step_s)
-    is_before = (tables.blocks < 0) & (tables.blocks >= -spec.baseline_s / spec.step_s)
+    is_before = _baseline(tables, canary)
     if np.isnan(tables.means[metric.rows]).all():
         return MetricEffect(metric, "there is no row of it")
     for part in (figures[lines][:, each] for lines in (is_after, is_before) for each in groups):
@@ -239,24 +251,25 @@ def _missing(
 ) -> str:  # fmt: skip
     """Why figures that treated units tell less often than before may hide a loss; "": they do not.
 
-    That is, no more so than those of control; what a unit never told is not missed.
+    That is, no more so than those of control. What a unit never told is not missed, nor what it
+    lost in one short run, as in a restart.
     """
     groups, late = of_groups(canary), max(_LEAST_BLOCKS, _LEAST_TIME * tables.passed)
     is_late = tables.blocks >= tables.passed - late
+    most_missing = max(_MOST_MISSING, _ONE_UNIT / groups[0].sum())
     here, was_here = (np.logical_or.reduce(tables.seen[lines])
                       for lines in (tables.blocks >= 0, is_before))  # fmt: skip
     came = tables.seen.cumsum(axis=0) > 0  # what was before a unit was there is not missed
-    parts = is_before, is_after, is_after & is_late
-    shares = [known[lines].sum(axis=0) / np.maximum(1, came[lines].sum(axis=0)) for lines in parts]
+    times = is_before, is_after, is_after & is_late
+    shares = [_told(known[lines], came[lines]) for lines in times]
     before = np.where(was_here, shares[0], 1.0)
     strata, ones = _strata(canary), np.ones(len(here))
-    for lines, share in zip(parts[1:], shares[1:], strict=True):
+    for share in shares[1:]:
         lost = np.where(here, before - share, np.nan)
         treated, control = (float(np.nanmean(lost[each])) for each in groups)
         rate = effect_of(lost, np.nan * ones, groups[0], strata, ones)
-        passed = lines.sum() * canary.spec.step_s / canary.spec.planned_s
-        chance = critical(passed, canary.spec.error, rate.df) * rate.error if rate else 1.0
-        if treated - control > min(_MOST_MISSING, chance + _LEAST_MISSING):
+        chance = t_quantile(_CHANCE, rate.df) * rate.error if rate else 1.0
+        if treated - control > min(most_missing, chance + _LEAST_MISSING):
             return f"treated units tell {treated - control:.1%} less of it than control does"
     seen, had = tables.seen[is_late].sum(axis=0), was_here & (before > 0.0)
     told = (known & tables.seen)[is_late].sum(axis=0) / np.maximum(seen, 1)
@@ -265,6 +278,18 @@ def _missing(
     if treated * groups[1].sum() > control * groups[0].sum():
         return f"{treated} treated units that are there do not tell it, and {control} of control"
     return ""
+
+
+def _told(known: NDArray[np.bool_], came: NDArray[np.bool_]) -> FloatTable:
+    """The share of its figures that each unit told, a part of its longest gap taken for told."""
+    gap = longest = np.zeros(known.shape[1])
+    for is_gap in came & ~known:
+        gap = np.where(is_gap, gap + 1.0, 0.0)
+        longest = np.maximum(longest, gap)
+    excused = np.minimum(longest, min(SILENT_BLOCKS, _MOST_MISSING * len(known)))
+    told = known.sum(axis=0, dtype=float)
+    shares: FloatTable = (told + excused * (told > 0.0)) / np.maximum(1, came.sum(axis=0))
+    return shares
 
 
 def _unfit(figures: FloatTable, metric: CanaryMetric) -> str:
