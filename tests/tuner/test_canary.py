@@ -290,10 +290,35 @@ def test_a_metric_that_treated_units_tell_less_often_than_control_holds(lost):
     assert found.answer == "hold" and "treated units tell" in found.reasons[0]
 
 
-@pytest.mark.parametrize("lost", [dict(units=TREATED, since=60, until=64),
-                                  dict(units=TREATED[:1], since=60)])  # fmt: skip
-def test_a_late_restart_of_all_or_the_death_of_one_is_no_loss_of_figures(lost):
-    assert verdict_of(without(fleet(treated=0.95), **lost), canary()).answer == "promote"
+@pytest.mark.parametrize("lost, answer", [
+    (dict(units=TREATED, since=60, until=64), "promote"),  # restarted within settle_s
+    (dict(units=TREATED[:1], since=60), "promote"),
+    (dict(units=TREATED[:3], since=10, step=2), "hold"),
+    (dict(units=TREATED[:1], since=-math.inf, until=10), "promote"),
+    (dict(units=TREATED[:8], since=-math.inf, until=40), "hold"),
+])  # fmt: skip
+def test_one_gap_of_each_unit_or_all_of_one_is_no_loss_of_figures_and_more_is(lost, answer):
+    rows = without(fleet(treated=0.95), **lost)
+    assert verdict_of(rows, canary(settle_s=300.0)).answer == answer
+
+
+def test_a_restart_that_takes_longer_than_units_may_settle_is_a_loss_of_figures():
+    rows = without(fleet(treated=0.95), TREATED, 60, 64)
+    assert "treated units tell" in verdict_of(rows, canary()).reasons[0]
+
+
+def test_what_a_zone_loses_is_no_loss_of_the_treated_though_they_are_more_of_it():
+    units = [unit._replace(stratum="a" if at in (*range(4), *range(10, 15)) else "b")
+             for at, unit in enumerate(canary().units)]  # fmt: skip
+    rows = without(
+        fleet(treated=0.95), [unit.name for unit in units if unit.stratum == "a"], 60, 80
+    )
+    assert verdict_of(rows, canary()._replace(units=tuple(units))).answer == "promote"
+
+
+def test_of_few_units_one_that_joins_late_does_not_hide_the_others():
+    rows = without(fleet(4, treated=0.9), ["u4"], -math.inf, 20)
+    assert verdict_of(rows, canary(4)).answer == "promote"
 
 
 def test_a_tenth_of_the_figures_of_treated_units_is_missed():
@@ -359,9 +384,16 @@ def test_nothing_is_promoted_of_which_treated_units_did_not_come_up(until_s, bas
     assert "not seen since the start" in found.reasons[0]
 
 
-def test_a_treated_unit_that_was_gone_before_is_named_and_not_lost():
-    found = verdict_of(without(fleet(treated=0.95), TREATED[:1], -60), canary())
+@pytest.mark.parametrize("since", [-60, -40])
+def test_a_treated_unit_that_was_gone_before_is_named_and_not_lost(since):
+    found = verdict_of(without(fleet(treated=0.95), TREATED[:1], since), canary(baseline_s=3600.0))
     assert (found.answer, found.unseen) == ("promote", ("u10",))
+
+
+def test_new_units_that_do_not_come_up_are_lost_where_others_do():
+    rows = without(fleet(treated=0.95), [f"u{unit}" for unit in range(5)], -math.inf, 3)
+    found = verdict_of(without(rows, TREATED[:5], -math.inf), canary())
+    assert found.answer == "hold" and "not seen since the start" in found.reasons[0]
 
 
 # ---- guard rails ---------------------------------------------------------------------------------
@@ -454,7 +486,7 @@ def test_a_bet_is_on_units_that_had_come_by_then():
     assert log_odds(found, treated, ALIKE, 0) > math.log(30) > log_odds(found, treated, ALIKE, came)
 
 
-@pytest.mark.parametrize("units", [TREATED, [f"u{unit}" for unit in range(20)]])
+@pytest.mark.parametrize("units", [TREATED, TREATED[:9], [f"u{unit}" for unit in range(20)]])
 def test_a_rail_that_is_not_told_any_more_holds_but_one_of_events_alone_does_not(units):
     rails, rows = [GuardRail(name="oom")], fleet(treated=0.97)
     told = [row for unit in range(20) for row in counts("oom", f"u{unit}", [0] * 180, -60)]

@@ -80,6 +80,9 @@ def effect_of(
         columns += [(~has).astype(float)[:, None]] if not has.all() else []
     elif has.all():
         y = y - prior
+    elif min((group & has).sum() for group in groups) >= LEAST_UNITS:
+        old = np.where(np.isfinite(before), after, np.nan)  # new ones would hide the others'
+        return effect_of(old, before, treated, strata, weights)
     root = np.sqrt(weights[use])[:, None]
     x = np.hstack(columns) * root
     inverse = np.linalg.pinv(x)

@@ -45,8 +45,7 @@ _MOST_UNITS = 10_000
 _LEAST_BLOCKS = 5
 _LEAST_TIME = 0.25  # of the planned time, before groups are better or alike: a leak needs time
 _MOST_ZEROS = 0.05  # or infinite ones, of the figures of a metric
-_MOST_MISSING = 0.1  # more of the figures of treated units than of control
-_ONE_UNIT = 1.5  # units' figures: more than one loses by chance, less than two do
+_MOST_MISSING = 0.1  # more of the figures of treated units than of control, if not of one alone
 _LEAST_MISSING = 0.001  # of them is a difference
 _CHANCE = 0.025  # that a look holds though units of both groups lose as many: the next may not
 _STEADY = 0.8  # of the blocks in which a unit is there: a rail that is told all the time
@@ -105,16 +104,18 @@ def decided(tables: FleetTables, canary: Canary) -> CanaryVerdict:
     rails = tuple(_rails(tables, canary))
     effects = tuple(_effect(tables, canary, each) for each in spec.metrics)
     passed_s = spec.step_s * tables.passed
-    was_here, here = (np.logical_or.reduce(tables.seen[lines])
-                      for lines in (_baseline(tables, canary), tables.blocks >= 0))  # fmt: skip
+    is_before = _baseline(tables, canary)
+    is_just_before = is_before & (tables.blocks >= -_LEAST_TIME * spec.baseline_s / spec.step_s)
+    times = is_before, is_just_before, tables.blocks >= 0
+    old, was_here, here = (np.logical_or.reduce(tables.seen[each]) for each in times)
+    # one that had gone before is not lost, nor one that never was, unless others are new
+    is_lost = ~here & (was_here | (~old & bool((here & ~old).any())))
     bad = [f"the guard rail {each.name} is crossed" for each in rails if each.is_crossed]
     if rails[-1].is_crossed:
         bad[-1] += "; if units were still being restarted, settle_s is too short"
     bad += [f"{each.metric.name} is worse by more than {each.metric.margin}"
             for each in effects if each.is_worse]  # fmt: skip
-    # in a group of which most were there before, one that was not is not lost
-    treated, control = (np.mean(~here[each] & (was_here[each] | (was_here[each].mean() <= 0.5)))
-                        for each in of_groups(canary))  # fmt: skip
+    treated, control = (float(is_lost[each].mean()) for each in of_groups(canary))
     open_ = [f"the guard rail {each.name} is not told any more" for each in rails if each.is_over]
     if treated > control:
         open_.append("more of the treated units than of the control were not seen since the start")
@@ -162,21 +163,22 @@ def _rails(tables: FleetTables, canary: Canary) -> Iterator[RailEvents]:
             is_crossed |= rate.estimate > critical(passed, risk, rate.df) * spread
         hit = int((other > 0.0).sum()), int((own > 0.0).sum())
         counts = int(other.sum()), int(own.sum())
-        told = [rows[:, here][:, group] for group in (treated, control)]
-        ends = [int(tables.blocks[each.any(axis=1)].max(initial=tables.first)) for each in told]
+        told, lively = rows[:, here], tables.seen[:, here]
+        last = np.where(told, tables.blocks[:, None], tables.first).max(axis=0)
+        is_later = tables.blocks[:, None] > last
         # some are told at events alone, and then in few blocks
-        is_steady = any(
-            each[: end - tables.first + 1].sum()
-            > _STEADY * tables.seen[:, here][: end - tables.first + 1, group].sum()
-            for each, end, group in zip(told, ends, (treated, control), strict=True)
-        )
-        is_over = not is_silence and is_steady and _is_old(min(ends), tables)
+        is_steady = told.sum(axis=0) > _STEADY * (lively & ~is_later).sum(axis=0)
+        is_mute = is_steady & (tables.passed - 1 - last > _late(tables))
+        is_mute &= (lively & is_later).sum(axis=0) > _LEAST_BLOCKS
+        units, others = (max(1, int(is_steady[each].sum())) for each in (treated, control))
+        chance = 1.0 + is_mute[control].sum() * units / others
+        is_over = bool(is_mute[treated].sum() > min(chance, units / 2)) and not is_silence
         yield RailEvents(rail.name, counts, hit, is_crossed, bool(rows.any()), is_over)
 
 
-def _is_old(block: int, tables: FleetTables) -> bool:
-    # what was told last in this block may have changed since
-    return tables.passed - 1 - block > max(_LEAST_BLOCKS, _LEAST_TIME * tables.passed)
+def _late(tables: FleetTables) -> float:
+    # blocks at the end, in which what was told before may have changed
+    return max(_LEAST_BLOCKS, _LEAST_TIME * tables.passed)
 
 
 def _baseline(tables: FleetTables, canary: Canary) -> NDArray[np.bool_]:
@@ -238,7 +240,7 @@ def _effect(tables: FleetTables, canary: Canary, metric: CanaryMetric) -> Metric
     told_s, least_s = spec.step_s * (last + 1), _LEAST_TIME * spec.planned_s
     if told_s < least_s:
         return judged._replace(why=f"it needs {duration(least_s)}, a quarter of planned_s")
-    if _is_old(last, tables):
+    if tables.passed - 1 - last > _late(tables):
         return judged._replace(why=f"it is not told since {duration(told_s)}")
     if why := _missing(known, is_before, is_after, tables, canary):
         return judged._replace(why=why)
@@ -252,25 +254,28 @@ def _missing(
     """Why figures that treated units tell less often than before may hide a loss; "": they do not.
 
     That is, no more so than those of control. What a unit never told is not missed, nor what it
-    lost in one short run, as in a restart.
+    lost in one short gap, as in a restart.
     """
-    groups, late = of_groups(canary), max(_LEAST_BLOCKS, _LEAST_TIME * tables.passed)
-    is_late = tables.blocks >= tables.passed - late
-    most_missing = max(_MOST_MISSING, _ONE_UNIT / groups[0].sum())
+    groups, strata = of_groups(canary), _strata(canary)
+    is_late = tables.blocks >= tables.passed - _late(tables)
     here, was_here = (np.logical_or.reduce(tables.seen[lines])
                       for lines in (tables.blocks >= 0, is_before))  # fmt: skip
-    came = tables.seen.cumsum(axis=0) > 0  # what was before a unit was there is not missed
+    # what was before a unit was there is not missed, unless that was after the start
+    came = (tables.seen.cumsum(axis=0) > 0) | (tables.blocks >= 0)[:, None]
+    restart = max(1.0, min(SILENT_BLOCKS, canary.spec.settle_s / canary.spec.step_s))
     times = is_before, is_after, is_after & is_late
-    shares = [_told(known[lines], came[lines]) for lines in times]
-    before = np.where(was_here, shares[0], 1.0)
-    strata, ones = _strata(canary), np.ones(len(here))
+    shares = [_told(known[lines], came[lines], restart) for lines in times]
+    before, ones = np.where(was_here, shares[0], 1.0), np.ones(len(here))
     for share in shares[1:]:
         lost = np.where(here, before - share, np.nan)
-        treated, control = (float(np.nanmean(lost[each])) for each in groups)
         rate = effect_of(lost, np.nan * ones, groups[0], strata, ones)
-        chance = t_quantile(_CHANCE, rate.df) * rate.error if rate else 1.0
-        if treated - control > min(most_missing, chance + _LEAST_MISSING):
-            return f"treated units tell {treated - control:.1%} less of it than control does"
+        if rate is None:
+            continue  # nor is there an effect
+        limit = t_quantile(_CHANCE, rate.df) * rate.error + _LEAST_MISSING
+        if (lost[groups[0]] > _MOST_MISSING).sum() > 1:
+            limit = min(limit, _MOST_MISSING)
+        if rate.estimate > limit:
+            return f"treated units tell {rate.estimate:.1%} less of it than control does"
     seen, had = tables.seen[is_late].sum(axis=0), was_here & (before > 0.0)
     told = (known & tables.seen)[is_late].sum(axis=0) / np.maximum(seen, 1)
     is_mute = had & (seen > 0) & (told < np.median(told[seen > 0]) / 2)
@@ -280,13 +285,13 @@ def _missing(
     return ""
 
 
-def _told(known: NDArray[np.bool_], came: NDArray[np.bool_]) -> FloatTable:
-    """The share of its figures that each unit told, a part of its longest gap taken for told."""
+def _told(known: NDArray[np.bool_], came: NDArray[np.bool_], restart: float) -> FloatTable:
+    """The share of its figures that each unit told, or did not in one gap, as of a restart."""
     gap = longest = np.zeros(known.shape[1])
     for is_gap in came & ~known:
         gap = np.where(is_gap, gap + 1.0, 0.0)
         longest = np.maximum(longest, gap)
-    excused = np.minimum(longest, min(SILENT_BLOCKS, _MOST_MISSING * len(known)))
+    excused = np.minimum(longest, min(restart, _MOST_MISSING * len(known)))
     told = known.sum(axis=0, dtype=float)
     shares: FloatTable = (told + excused * (told > 0.0)) / np.maximum(1, came.sum(axis=0))
     return shares
