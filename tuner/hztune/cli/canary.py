@@ -65,7 +65,7 @@ def judge_command(
     unit = "pod"                    # the label that names the unit  [default: instance]
     step_s = 60                     # of a block of time; 300 for hundreds of units
     baseline_s = 86400              # before the start
-    settle_s = 300                  # after it, which is not counted
+    settle_s = 300                  # after it, not counted; restarts take no longer
     planned_s = 86400               # to decide in; nothing is promoted in its first quarter
     error = 0.02                    # of a false promotion, and of a false revert
     # At revert, until it ends well: it may be run twice, and must wait for what it starts. It
