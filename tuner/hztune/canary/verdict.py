@@ -45,7 +45,8 @@ _MOST_UNITS = 10_000
 _LEAST_BLOCKS = 5
 _LEAST_TIME = 0.25  # of the planned time, before groups are better or alike: a leak needs time
 _MOST_ZEROS = 0.05  # or infinite ones, of the figures of a metric
-_MOST_MISSING = 0.1  # more of the figures of treated units than of control, if not of one alone
+_MOST_MISSING = 0.1  # of the figures of a unit
+_MORE_MISSING = 0.05  # of those of treated units than of control, but where one alone has died
 _LEAST_MISSING = 0.001  # of them is a difference
 _CHANCE = 0.025  # that a look holds though units of both groups lose as many: the next may not
 _STEADY = 0.8  # of the blocks in which a unit is there: a rail that is told all the time
@@ -104,20 +105,18 @@ def decided(tables: FleetTables, canary: Canary) -> CanaryVerdict:
     rails = tuple(_rails(tables, canary))
     effects = tuple(_effect(tables, canary, each) for each in spec.metrics)
     passed_s = spec.step_s * tables.passed
-    is_before = _baseline(tables, canary)
-    is_just_before = is_before & (tables.blocks >= -_LEAST_TIME * spec.baseline_s / spec.step_s)
-    times = is_before, is_just_before, tables.blocks >= 0
-    old, was_here, here = (np.logical_or.reduce(tables.seen[each]) for each in times)
-    # one that had gone before is not lost, nor one that never was, unless others are new
-    is_lost = ~here & (was_here | (~old & bool((here & ~old).any())))
+    old, here = (np.logical_or.reduce(tables.seen[lines])
+                 for lines in (_baseline(tables, canary), tables.blocks >= 0))  # fmt: skip
+    # one that never was there is not lost, unless others are new
+    lost = ~here & (old | bool((here & ~old).any()))
     bad = [f"the guard rail {each.name} is crossed" for each in rails if each.is_crossed]
     if rails[-1].is_crossed:
         bad[-1] += "; if units were still being restarted, settle_s is too short"
     bad += [f"{each.metric.name} is worse by more than {each.metric.margin}"
             for each in effects if each.is_worse]  # fmt: skip
-    treated, control = (float(is_lost[each].mean()) for each in of_groups(canary))
-    open_ = [f"the guard rail {each.name} is not told any more" for each in rails if each.is_over]
-    if treated > control:
+    open_ = [f"the guard rail {each.name} is not told any more; if no series means no event, let "
+             "its query give 0" for each in rails if each.is_over]  # fmt: skip
+    if _too_many(lost, of_groups(canary)):
         open_.append("more of the treated units than of the control were not seen since the start")
     better = [each.metric.name for each in effects if each.metric.target and each.is_better]
     is_safe = not open_ and all(each.is_no_worse for each in effects)
@@ -166,14 +165,20 @@ def _rails(tables: FleetTables, canary: Canary) -> Iterator[RailEvents]:
         told, lively = rows[:, here], tables.seen[:, here]
         last = np.where(told, tables.blocks[:, None], tables.first).max(axis=0)
         is_later = tables.blocks[:, None] > last
+        since = np.maximum.accumulate(np.where(told, tables.blocks[:, None], -math.inf))
+        is_told = lively & ~is_later & (tables.blocks[:, None] - since < _LEAST_BLOCKS)
         # some are told at events alone, and then in few blocks
-        is_steady = told.sum(axis=0) > _STEADY * (lively & ~is_later).sum(axis=0)
+        is_steady = is_told.sum(axis=0) > _STEADY * (lively & ~is_later).sum(axis=0)
         is_mute = is_steady & (tables.passed - 1 - last > _late(tables))
         is_mute &= (lively & is_later).sum(axis=0) > _LEAST_BLOCKS
-        units, others = (max(1, int(is_steady[each].sum())) for each in (treated, control))
-        chance = 1.0 + is_mute[control].sum() * units / others
-        is_over = bool(is_mute[treated].sum() > min(chance, units / 2)) and not is_silence
+        is_over = _too_many(is_mute, (treated & is_steady, control & is_steady)) and not is_silence
         yield RailEvents(rail.name, counts, hit, is_crossed, bool(rows.any()), is_over)
+
+
+def _too_many(bad: NDArray[np.bool_], groups: Sequence[NDArray[np.bool_]]) -> bool:
+    # of the treated, beside control: one alone is chance
+    (own, units), (other, others) = ((int(bad[each].sum()), int(each.sum())) for each in groups)
+    return own > min(1.0 + other * units / max(1, others), units / 2.0)
 
 
 def _late(tables: FleetTables) -> float:
@@ -231,7 +236,8 @@ def _effect(tables: FleetTables, canary: Canary, metric: CanaryMetric) -> Metric
     if len(after) < _LEAST_BLOCKS:
         return MetricEffect(metric, f"{len(after)} blocks of the {_LEAST_BLOCKS} that are needed")
     weights = known[is_after & is_used].mean(axis=0)
-    found = effect_of(levels(after), levels(before), groups[0], _strata(canary), weights)
+    level, prior = levels(after), levels(before)
+    found = effect_of(level, prior, groups[0], _strata(canary), weights)
     if found is None:
         return MetricEffect(metric, f"it needs {LEAST_UNITS} units of each group at least that "
                             "report it, in strata with both groups")  # fmt: skip
@@ -242,6 +248,10 @@ def _effect(tables: FleetTables, canary: Canary, metric: CanaryMetric) -> Metric
         return judged._replace(why=f"it needs {duration(least_s)}, a quarter of planned_s")
     if tables.passed - 1 - last > _late(tables):
         return judged._replace(why=f"it is not told since {duration(told_s)}")
+    new = np.isfinite(level) & ~np.isfinite(prior) & np.isfinite(prior).any()
+    if _too_many(new, groups):
+        own, others = (int(new[each].sum()) for each in groups)
+        return judged._replace(why=f"{own} treated units are new, and {others} of control")
     if why := _missing(known, is_before, is_after, tables, canary):
         return judged._replace(why=why)
     return judged._replace(is_current=True)
@@ -251,32 +261,29 @@ def _missing(
     known: NDArray[np.bool_], is_before: NDArray[np.bool_], is_after: NDArray[np.bool_],
     tables: FleetTables, canary: Canary,
 ) -> str:  # fmt: skip
-    """Why figures that treated units tell less often than before may hide a loss; "": they do not.
+    """Why figures that treated units tell less often may hide a loss; "": they do not.
 
-    That is, no more so than those of control. What a unit never told is not missed, nor what it
+    That is, less often than those of control. What a unit never told is not missed, nor what it
     lost in one short gap, as in a restart.
     """
     groups, strata = of_groups(canary), _strata(canary)
     is_late = tables.blocks >= tables.passed - _late(tables)
     here, was_here = (np.logical_or.reduce(tables.seen[lines])
                       for lines in (tables.blocks >= 0, is_before))  # fmt: skip
-    # what was before a unit was there is not missed, unless that was after the start
-    came = (tables.seen.cumsum(axis=0) > 0) | (tables.blocks >= 0)[:, None]
+    had, ones = known[is_before].any(axis=0), np.ones(len(here))
     restart = max(1.0, min(SILENT_BLOCKS, canary.spec.settle_s / canary.spec.step_s))
-    times = is_before, is_after, is_after & is_late
-    shares = [_told(known[lines], came[lines], restart) for lines in times]
-    before, ones = np.where(was_here, shares[0], 1.0), np.ones(len(here))
-    for share in shares[1:]:
-        lost = np.where(here, before - share, np.nan)
+    for lines in (is_after, is_after & is_late):
+        lost = np.where(here & (had | ~was_here), 1.0 - _told(known[lines], restart), np.nan)
         rate = effect_of(lost, np.nan * ones, groups[0], strata, ones)
         if rate is None:
             continue  # nor is there an effect
         limit = t_quantile(_CHANCE, rate.df) * rate.error + _LEAST_MISSING
-        if (lost[groups[0]] > _MOST_MISSING).sum() > 1:
-            limit = min(limit, _MOST_MISSING)
+        many = groups[0] & (lost > _MOST_MISSING)
+        if many.sum() > 1 or known[is_late][:, many].any():
+            limit = min(limit, _MORE_MISSING)
         if rate.estimate > limit:
             return f"treated units tell {rate.estimate:.1%} less of it than control does"
-    seen, had = tables.seen[is_late].sum(axis=0), was_here & (before > 0.0)
+    seen = tables.seen[is_late].sum(axis=0)
     told = (known & tables.seen)[is_late].sum(axis=0) / np.maximum(seen, 1)
     is_mute = had & (seen > 0) & (told < np.median(told[seen > 0]) / 2)
     treated, control = (int(is_mute[each].sum()) for each in groups)
@@ -285,16 +292,14 @@ def _missing(
     return ""
 
 
-def _told(known: NDArray[np.bool_], came: NDArray[np.bool_], restart: float) -> FloatTable:
+def _told(known: NDArray[np.bool_], restart: float) -> FloatTable:
     """The share of its figures that each unit told, or did not in one gap, as of a restart."""
     gap = longest = np.zeros(known.shape[1])
-    for is_gap in came & ~known:
-        gap = np.where(is_gap, gap + 1.0, 0.0)
+    for is_known in known:
+        gap = np.where(is_known, 0.0, gap + 1.0)
         longest = np.maximum(longest, gap)
-    excused = np.minimum(longest, min(restart, _MOST_MISSING * len(known)))
-    told = known.sum(axis=0, dtype=float)
-    shares: FloatTable = (told + excused * (told > 0.0)) / np.maximum(1, came.sum(axis=0))
-    return shares
+    excused = np.minimum(longest, min(restart, _MOST_MISSING * len(known))) * known.any(axis=0)
+    return np.asarray((known.sum(axis=0) + excused) / len(known))
 
 
 def _unfit(figures: FloatTable, metric: CanaryMetric) -> str:

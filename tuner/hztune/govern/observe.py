@@ -52,13 +52,14 @@ class Watched:
         if stat[0] in "ZX" or stat[19] != self._started:
             raise HztuneError("the process has ended")
         known = self._figure() if self._source.is_given else None
+        pressures = [_PRESSURE.search(files.text_or_empty(path)) for path in self._pressures]
         return Observation(
             at_s=time.monotonic(),
             cpu_s=cpu_s - self._trimmed_s,
             memory_bytes=(int(resident) - int(shared)) * _PAGE,
             work=known if self._source.counts_work else None,
             figure=None if self._source.counts_work else known,
-            pressure=max(map(_pressure, self._pressures), default=0.0),
+            pressure=max((float(each[1]) for each in pressures if each), default=0.0),
         )
 
     def trim(self) -> None:
@@ -134,8 +135,3 @@ def _pressure_files(pid: int) -> tuple[Path, ...]:
         Path("/sys/fs/cgroup", group.lstrip("/"), f"{each}.pressure") for each in ("memory", "cpu")
     ]
     return tuple(own if own.is_file() else Path("/proc/pressure", own.stem) for own in found)
-
-
-def _pressure(path: Path) -> float:
-    found = _PRESSURE.search(files.text_or_empty(path))
-    return float(found[1]) if found else 0.0
