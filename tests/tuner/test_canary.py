@@ -323,6 +323,16 @@ def test_what_a_group_lost_before_the_start_makes_nothing_good_and_is_no_debt(aw
     assert verdict_of(rows, canary()).answer == ("hold" if late else "promote")
 
 
+def test_what_began_just_before_the_start_has_the_change_and_no_baseline():
+    def change(table):
+        table[45:60, 10:] *= 1.15
+
+    rows = fleet(treated=1.15, change=change)
+    rows = without(rows, [f"u{unit}" for unit in range(20)], -math.inf, -14)
+    found = verdict_of(rows, canary(metrics=[CPU])).effects[0].interval
+    assert found.half_width > 0.2  # of unlike hosts: their own past is not known
+
+
 def test_new_treated_units_beside_no_new_ones_are_not_left_out():
     rows = without(fleet(treated=0.95), TREATED[:3], -math.inf, 2)
     assert "3 treated units are new, and 0 of control" in verdict_of(rows, canary()).reasons[0]
@@ -509,6 +519,7 @@ def test_a_rail_that_is_not_told_any_more_holds_but_one_of_events_alone_does_not
     for events in (
         counts("oom", "u3", [1, 2, 3, 4, 5, 6], 9),
         [row for unit in [*range(6), *range(10, 16)] for row in counts("oom", f"u{unit}", [1], 9)],
+        counts("oom", "u12", [1] * 40, -60),
     ):
         assert verdict_of(rows + events, canary(rails=rails)).answer == "promote"
 

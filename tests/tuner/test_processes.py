@@ -48,9 +48,9 @@ output = os.dup(1)
 os.dup2(os.memfd_create(name + "-" + 32 * "0"), 1)
 os.write(output, b"ready" + bytes([10]))
 client = server.accept()[0]
-client.recv(4096)
-for packet in sys.argv[1:]:
-    client.send(packet.encode())
+if client.recv(4096):
+    for packet in sys.argv[1:]:
+        client.send(packet.encode())
 client.close()
 sys.stdin.read()
 """

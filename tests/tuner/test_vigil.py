@@ -130,7 +130,8 @@ def test_the_command_answers_with_its_status_a_page_and_a_picture(tmp_path, caps
     spec = tmp_path / "spec.toml"
     spec.write_text(
         f'doc = "d"\nstart = "{START}"\ngroups = "groups.csv"\ncommand = "cat rows.csv"\n'
-        'planned_s = 7200\n[[metrics]]\nname = "cpu"\nmargin = "2%"\ntarget = true\n'
+        "baseline_s = 3600\nplanned_s = 7200\n"
+        '[[metrics]]\nname = "cpu"\nmargin = "2%"\ntarget = true\n'
     )
     assert status_of(["canary", "judge", str(spec), "--picture", str(tmp_path / "p.svg")]) == 0
     assert "# Canary: promote" in capsys.readouterr().out

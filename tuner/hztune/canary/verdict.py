@@ -49,6 +49,7 @@ _MOST_MISSING = 0.1  # of the figures of a unit
 _MORE_MISSING = 0.05  # of those of treated units than of control, but where one alone has died
 _LEAST_MISSING = 0.001  # of them is a difference
 _CHANCE = 0.025  # that a look holds though units of both groups lose as many: the next may not
+_ROLLOUT = 0.25  # of the baseline: its end, which does not count
 _STEADY = 0.8  # of the blocks in which a unit is there: a rail that is told all the time
 _SILENT = GuardRail(name="silent")  # the rail that each canary has
 
@@ -152,8 +153,7 @@ def _rails(tables: FleetTables, canary: Canary) -> Iterator[RailEvents]:
         came = tables.blocks[lines].min(initial=0) + (~seen[:, here]).sum(axis=0)
         is_crossed = log_odds(found, treated, strata, came) >= -math.log(risk)
         is_crossed |= rail.most is not None and bool(beyond > rail.most)
-        ones = np.ones(len(each))
-        rate = effect_of(each, math.nan * ones, treated, strata, ones)
+        rate = effect_of(each, np.full(len(each), np.nan), treated, strata, np.ones(len(each)))
         if rate is not None and each.any():
             passed = len(found) * canary.spec.step_s / canary.spec.planned_s
             # no less than of events that each come by themselves: few are alike by chance
@@ -163,22 +163,22 @@ def _rails(tables: FleetTables, canary: Canary) -> Iterator[RailEvents]:
         hit = int((other > 0.0).sum()), int((own > 0.0).sum())
         counts = int(other.sum()), int(own.sum())
         told, lively = rows[:, here], tables.seen[:, here]
-        last = np.where(told, tables.blocks[:, None], tables.first).max(axis=0)
-        is_later = tables.blocks[:, None] > last
         since = np.maximum.accumulate(np.where(told, tables.blocks[:, None], -math.inf))
+        is_later = tables.blocks[:, None] > since[-1]
         is_told = lively & ~is_later & (tables.blocks[:, None] - since < _LEAST_BLOCKS)
         # some are told at events alone, and then in few blocks
         is_steady = is_told.sum(axis=0) > _STEADY * (lively & ~is_later).sum(axis=0)
-        is_mute = is_steady & (tables.passed - 1 - last > _late(tables))
+        is_mute = is_steady & (tables.passed - 1 - since[-1] > _late(tables))
         is_mute &= (lively & is_later).sum(axis=0) > _LEAST_BLOCKS
         is_over = _too_many(is_mute, (treated & is_steady, control & is_steady)) and not is_silence
         yield RailEvents(rail.name, counts, hit, is_crossed, bool(rows.any()), is_over)
 
 
 def _too_many(bad: NDArray[np.bool_], groups: Sequence[NDArray[np.bool_]]) -> bool:
-    # of the treated, beside control: one alone is chance
+    # of the treated, beside control: one alone is chance, and of many one SD
     (own, units), (other, others) = ((int(bad[each].sum()), int(each.sum())) for each in groups)
-    return own > min(1.0 + other * units / max(1, others), units / 2.0)
+    chance = max(1.0, math.sqrt(own + other))
+    return own > min(chance + other * units / max(1, others), max(1.0, units / 2.0))
 
 
 def _late(tables: FleetTables) -> float:
@@ -187,8 +187,9 @@ def _late(tables: FleetTables) -> float:
 
 
 def _baseline(tables: FleetTables, canary: Canary) -> NDArray[np.bool_]:
+    # without its end, in which units may already have the change, or be new ones that have it
     begin = -canary.spec.baseline_s / canary.spec.step_s
-    return (tables.blocks < 0) & (tables.blocks >= begin)
+    return (tables.blocks < _ROLLOUT * begin) & (tables.blocks >= begin)
 
 
 def _strata(canary: Canary) -> NDArray[np.int_]:

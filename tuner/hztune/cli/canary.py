@@ -64,7 +64,7 @@ def judge_command(
     # command = "./rows"            # prints them
     unit = "pod"                    # the label that names the unit  [default: instance]
     step_s = 60                     # of a block of time; 300 for hundreds of units
-    baseline_s = 86400              # before the start
+    baseline_s = 86400              # before the start; a rollout is within its last quarter
     settle_s = 300                  # after it, not counted; restarts take no longer
     planned_s = 86400               # to decide in; nothing is promoted in its first quarter
     error = 0.02                    # of a false promotion, and of a false revert
