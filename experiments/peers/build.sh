@@ -1,7 +1,7 @@
 #!/bin/bash
 # Builds the newest peers of hz from their sources: build.sh FOLDER [NAME...] leaves FOLDER/lib/*.so. It takes 20 minutes on two CPUs.
 # `new` of too much throws, but returns NULL in rpmalloc and ends the process in tcmalloc.
-# Needs git, cmake, autoconf, a C++20 compiler, and clang++ (CLANGXX) for tcmalloc. A source that is in FOLDER/src is taken as it is.
+# Needs git, cmake, autoconf, a C++20 compiler, and clang++ (CLANGXX), newer than 14, for tcmalloc. A source that is in FOLDER/src is taken as it is.
 set -euo pipefail
 mkdir -p "$1/src" "$1/lib"
 cd "$1"
