@@ -170,7 +170,7 @@ def _rails(tables: FleetTables, canary: Canary) -> Iterator[RailEvents]:
         is_steady = is_told.sum(axis=0) > _STEADY * (lively & ~is_later).sum(axis=0)
         is_mute = is_steady & (tables.passed - 1 - since[-1] > _late(tables))
         is_mute &= (lively & is_later).sum(axis=0) > _LEAST_BLOCKS
-        is_over = _too_many(is_mute, (treated & is_steady, control & is_steady)) and not is_silence
+        is_over = not is_silence and _too_many(is_mute, (treated & is_steady, control & is_steady))
         yield RailEvents(rail.name, counts, hit, is_crossed, bool(rows.any()), is_over)
 
 
