@@ -283,11 +283,13 @@ TREATED = [f"u{unit}" for unit in range(10, 20)]
              dict(units=TREATED, since=0, step=3), dict(units=TREATED, since=60, until=68)]
 )  # fmt: skip
 def test_a_metric_that_treated_units_tell_less_often_than_control_holds(lost):
-    p99 = CanaryMetric(name="p99", margin="2%")
+    p99 = CanaryMetric(name="p99", margin="20%")
     rows = fleet(treated=0.97)
-    told = without([row._replace(metric="p99") for row in rows], **lost)
-    found = verdict_of(rows + told, canary(metrics=(CPU, p99)))
-    assert found.answer == "hold" and "treated units tell" in found.reasons[0]
+    told = without([row._replace(metric="p99") for row in fleet(sd=0.001)], **lost)
+    for began in (-60, -10):
+        new = [row for row in told if row.at_s > START_S + 60.0 * began]
+        found = verdict_of(rows + new, canary(metrics=(CPU, p99)))
+        assert found.answer == "hold" and "treated units tell" in found.reasons[0]
 
 
 @pytest.mark.parametrize("lost, answer", [
@@ -412,10 +414,18 @@ def test_one_treated_unit_that_is_not_there_is_named_and_not_lost(since):
     assert (found.answer, found.unseen) == ("promote", ("u10",))
 
 
-def test_new_units_that_do_not_come_up_are_lost_where_others_do():
-    rows = without(fleet(treated=0.95), [f"u{unit}" for unit in range(5)], -math.inf, 3)
+def test_few_treated_that_die_are_not_hidden_by_as_many_of_a_large_control():
+    units = tuple(unit._replace(is_treated=at >= 15) for at, unit in enumerate(canary().units))
+    rows = without(fleet(treated=0.95), ["u1", "u18", "u19"], 0)
+    found = verdict_of(rows, canary()._replace(units=units))
+    assert "not seen since the start" in found.reasons[0]
+
+
+@pytest.mark.parametrize("came, answer", [(5, "hold"), (1, "promote")])
+def test_new_units_that_do_not_come_up_are_lost_where_others_do_but_one_alone(came, answer):
+    rows = without(fleet(treated=0.95), [f"u{unit}" for unit in range(came)], -math.inf, -10)
     found = verdict_of(without(rows, TREATED[:5], -math.inf), canary())
-    assert found.answer == "hold" and "not seen since the start" in found.reasons[0]
+    assert found.answer == answer and ("not seen" in found.reasons[0]) == (answer == "hold")
 
 
 # ---- guard rails ---------------------------------------------------------------------------------
@@ -518,7 +528,9 @@ def test_a_rail_that_is_not_told_any_more_holds_but_one_of_events_alone_does_not
     )
     assert (found.answer, found.reasons) == ("hold", (why,))
     seldom = [row for row in without(told, units, 10) if row.at_s % 180.0 == 0.0]
-    assert verdict_of(rows + seldom, canary(rails=rails)).answer == "hold"
+    new = [row for row in without(told, units, 10) if row.at_s > START_S - 300.0]
+    for each in (seldom, new, without(told, TREATED, -math.inf)):
+        assert verdict_of(rows + each, canary(rails=rails)).answer == "hold"
     for events in (
         counts("oom", "u3", [1, 2, 3, 4, 5, 6], 9),
         [row for unit in [*range(6), *range(10, 16)] for row in counts("oom", f"u{unit}", [1], 9)],

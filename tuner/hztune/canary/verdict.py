@@ -108,8 +108,8 @@ def decided(tables: FleetTables, canary: Canary) -> CanaryVerdict:
     passed_s = spec.step_s * tables.passed
     old, here = (np.logical_or.reduce(tables.seen[lines])
                  for lines in (_baseline(tables, canary), tables.blocks >= 0))  # fmt: skip
-    # one that never was there is not lost, unless others are new
-    lost = ~here & (old | bool((here & ~old).any()))
+    # one that never was there is not lost, unless others are new, and not one alone
+    lost = ~here & (old | bool((here & ~old).sum() > 1))
     bad = [f"the guard rail {each.name} is crossed" for each in rails if each.is_crossed]
     if rails[-1].is_crossed:
         bad[-1] += "; if units were still being restarted, settle_s is too short"
@@ -166,8 +166,10 @@ def _rails(tables: FleetTables, canary: Canary) -> Iterator[RailEvents]:
         since = np.maximum.accumulate(np.where(told, tables.blocks[:, None], -math.inf))
         is_later = tables.blocks[:, None] > since[-1]
         is_told = lively & ~is_later & (tables.blocks[:, None] - since < _LEAST_BLOCKS)
-        # some are told at events alone, and then in few blocks
-        is_steady = is_told.sum(axis=0) > _STEADY * (lively & ~is_later).sum(axis=0)
+        # some are told at events alone, and then in few blocks; a new unit may never tell it
+        could = lively & ~is_later & (since > -math.inf)
+        is_steady = is_told.sum(axis=0) > np.maximum(_STEADY * could.sum(axis=0), 2 * _LEAST_BLOCKS)
+        is_steady |= ~told.any(axis=0) & (2 * is_steady[control].sum() > control.sum())
         is_mute = is_steady & (tables.passed - 1 - since[-1] > _late(tables))
         is_mute &= (lively & is_later).sum(axis=0) > _LEAST_BLOCKS
         is_over = not is_silence and _too_many(is_mute, (treated & is_steady, control & is_steady))
@@ -175,10 +177,11 @@ def _rails(tables: FleetTables, canary: Canary) -> Iterator[RailEvents]:
 
 
 def _too_many(bad: NDArray[np.bool_], groups: Sequence[NDArray[np.bool_]]) -> bool:
-    # of the treated, beside control: one alone is chance, and of many one SD
+    # of the treated, beside control: one alone is chance, and one SD, up to a tenth of them
     (own, units), (other, others) = ((int(bad[each].sum()), int(each.sum())) for each in groups)
-    chance = max(1.0, math.sqrt(own + other))
-    return own > min(chance + other * units / max(1, others), max(1.0, units / 2.0))
+    ratio = units / max(1, others)
+    chance = max(1.0, min(math.sqrt((own + other) * ratio), _MOST_MISSING * units))
+    return own > min(chance + other * ratio, max(1.0, units / 2.0))
 
 
 def _late(tables: FleetTables) -> float:
@@ -271,7 +274,7 @@ def _missing(
     is_late = tables.blocks >= tables.passed - _late(tables)
     here, was_here = (np.logical_or.reduce(tables.seen[lines])
                       for lines in (tables.blocks >= 0, is_before))  # fmt: skip
-    had, ones = known[is_before].any(axis=0), np.ones(len(here))
+    had, ones = known[tables.blocks < 0].any(axis=0), np.ones(len(here))
     restart = max(1.0, min(SILENT_BLOCKS, canary.spec.settle_s / canary.spec.step_s))
     for lines in (is_after, is_after & is_late):
         lost = np.where(here & (had | ~was_here), 1.0 - _told(known[lines], restart), np.nan)
