@@ -43,7 +43,7 @@ def weaken(model, root, tmp_path):
         assert text in whole, f"{file} does not hold {text!r}"
         (copy / file).write_text(whole.replace(text, weaker))
         linked = []
-        for entry in _commands(model.parent):
+        for entry in json.loads((model.parent / "compile_commands.json").read_text()):
             name = Path(entry["file"]).name
             weak = name in sources
             linked.append(_compiled(entry, copy, tmp_path / f"{name}.o") if weak else _made(entry))
@@ -54,11 +54,6 @@ def weaken(model, root, tmp_path):
         return program
 
     return build
-
-
-def _commands(build):
-    read = json.loads((build / "compile_commands.json").read_text())
-    return read
 
 
 def _made(entry):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -114,10 +115,7 @@ def test_a_broken_core_is_a_run_time_failure(hztune, tmp_path):
 
 
 def test_an_interruption_is_status_130(monkeypatch):
-    def interrupted(*_, **how):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("hztune.cli.list._print", interrupted)
+    monkeypatch.setattr("hztune.cli.list._print", Mock(side_effect=KeyboardInterrupt))
     assert cli.status_of(["list", "formats"]) == 130
 
 
@@ -202,10 +200,7 @@ class Measured(HztuneError):
 
 
 def test_strict_refuses_a_machine_that_is_unfit(monkeypatch):
-    def begin(*_):
-        raise Measured
-
-    monkeypatch.setattr("hztune.tuning.session.tune", begin)
+    monkeypatch.setattr("hztune.tuning.session.tune", Mock(side_effect=Measured))
     fitness: Fitness
     for fitness, words, status in (
         ("warn", ["doctor", "--strict"], 0), ("unfit", ["doctor", "--strict"], 5),

@@ -7,6 +7,7 @@ import os
 import re
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from lab.replay import ReplayExecutor, Truth
@@ -339,10 +340,7 @@ def test_a_process_that_is_not_there_or_may_not_be_seen_is_refused(
     assert (absent.returncode, absent.stdout) == (2, "")
     assert absent.stderr == f"hztune: there is no process {2**22 + 1}, or its program is gone\n"
     assert hztune_here("verify", path, "--pid", "0").returncode == 2
-
-    def forbidden(pid):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr("hztune.allocator.live.ProcessMemory.of", forbidden)
+    refused = Mock(side_effect=PermissionError(13, "Permission denied"))
+    monkeypatch.setattr("hztune.allocator.live.ProcessMemory.of", refused)
     with pytest.raises(UsageError, match="may not be looked at: run as its user"):
         examine(here, os.getpid())

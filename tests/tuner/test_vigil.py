@@ -9,6 +9,7 @@ import socket
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Event, Thread
+from unittest.mock import Mock
 from urllib.parse import parse_qs, urlparse
 
 import pytest
@@ -204,7 +205,8 @@ def test_a_login_in_the_url_is_given(prometheus, written, meant):
 def test_a_point_with_two_series_shows_a_unit_and_no_figure(clock, prometheus):
     rows = fleet(treated=0.97)
     _Prometheus.rows = rows + [row for row in rows if row.unit == "u10" and row.at_s > START_S]
-    found = sources.fetched(canary(file="", prometheus=prometheus), ["cpu"], START_S, 1e10)
+    asked, end_s = canary(file="", prometheus=prometheus), START_S + 7200.0
+    found = sources.fetched(asked, ["cpu"], START_S, end_s)
     late = [row for row in found if row.at_s > START_S]
     assert {row.unit for row in late} == {f"u{at}" for at in range(20)}
     assert {row.unit for row in late if math.isnan(row.value)} == {"u10"}
@@ -242,11 +244,7 @@ def test_a_hook_that_fails_is_run_again_also_by_a_watch_that_begins_anew(tmp_pat
 
 def test_a_watch_that_is_interrupted_tells_what_it_knows(tmp_path, clock, monkeypatch):
     written(tmp_path, fleet(sd=0.05))
-
-    def interrupted(_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(vigil.time, "sleep", interrupted)
+    monkeypatch.setattr(vigil.time, "sleep", Mock(side_effect=KeyboardInterrupt))
     told = []
     with pytest.raises(KeyboardInterrupt):
         api.judge_canary(canary(folder=tmp_path), told.append, for_s=math.inf)
@@ -297,11 +295,7 @@ def test_torn_marks_are_passed_over_and_those_of_other_canaries_kept(tmp_path, c
 def test_a_hook_that_cannot_be_started_is_tried_again_and_told(tmp_path, clock, monkeypatch):
     clock[0] += 7200.0
     written(tmp_path, fleet(treated=1.05))
-
-    def run(*_, **__):
-        raise HztuneError("no hz-launch")
-
-    monkeypatch.setattr(vigil.process, "run", run)
+    monkeypatch.setattr(vigil.process, "run", Mock(side_effect=HztuneError("no hz-launch")))
     asked, told = canary(folder=tmp_path, hook="true", step_s=240.0), []
     found = api.judge_canary(asked, told.append, for_s=1200.0)
     assert found.reasons[-1] == "the hook could not be started: no hz-launch"

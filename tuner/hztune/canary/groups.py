@@ -37,7 +37,7 @@ def _lines_of(path: Path) -> list[list[str]]:
     if illegal := [name for name in names if not _UNIT.fullmatch(name)]:
         raise UsageError(
             f"{path}: no unit can be called {illegal[0][:80]!r}; legal are up to 253 letters, "
-            "digits and _ . : / @ + -"
+            "digits and _ . : / @ + -, but + and - not first"
         )
     (often, count), *_ = Counter(names).most_common(1) or [("", 0)]
     if count > 1:

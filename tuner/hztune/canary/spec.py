@@ -57,7 +57,7 @@ class CanaryMetric(_Asked, frozen=True, kw_only=True):
 
 class CanarySpec(schema.Schema, frozen=True):
     doc: str
-    start: str  # when the treated ones got the change; rows before are the baseline
+    start: str  # when all treated ones have the change; rows before are the baseline
     groups: str  # file of lines `unit,group,stratum`, from the spec's folder
     metrics: Annotated[tuple[CanaryMetric, ...], Meta(min_length=1)]
     rails: tuple[GuardRail, ...] = ()
@@ -67,9 +67,9 @@ class CanarySpec(schema.Schema, frozen=True):
     unit: schema.Word = "instance"  # label in Prometheus that names the unit
     step_s: Annotated[float, Meta(ge=1.0, le=1e5)] = 60.0  # a block: units are compared within
     baseline_s: _Seconds = 86400.0  # before the start
-    settle_s: _Seconds = 300.0  # after the start, not counted
+    settle_s: _Seconds = 300.0  # after the start, of which metrics are not counted, but rails are
     planned_s: Annotated[float, Meta(ge=10.0, le=1e8)] = 86400.0  # intervals are narrowest then
-    error: Annotated[float, Meta(ge=1e-6, le=0.2)] = 0.02  # of any false promotion, or any revert
+    error: Annotated[float, Meta(ge=1e-6, le=0.2)] = 0.02  # of any false promotion, or false revert
     hook: str = ""  # a shell command for *revert*; it reads the page on stdin
 
     def __post_init__(self) -> None:
@@ -88,7 +88,7 @@ class CanarySpec(schema.Schema, frozen=True):
 
     @property
     def revert_error(self) -> float:
-        """Of each way to revert: a metric, or either test of a rail; silent units are one, too."""
+        """Of each way to revert: a metric, or either test of a rail, of which silence is one."""
         return self.error / (len(self.metrics) + 2 * len(self.rails) + 2)
 
 

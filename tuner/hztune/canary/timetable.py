@@ -14,19 +14,18 @@ from hztune.canary.sources import FleetRow
 from hztune.canary.spec import Canary, CanaryMetric
 
 LEAST_SHARE = 0.25  # of the units of a group that must be seen for a block to count
-SILENT_BLOCKS = 5  # in a row without a figure: an event
+SILENT_BLOCKS = 5  # one after the other without a row of any metric: an event
 _BEGAN_AGAIN = 0.5  # of what it was, at most, is left of a counter that began again at 0
 
 
 class FleetTables(NamedTuple):
     """All tables have the shape (blocks, units); NaN where there was no row."""
 
-    # block of the first line; block 0 is the time from the start, which it is without, to the end
-    # of the first step, which it is with; those below 0 are before it
+    # block of the first line; block 0 is (start, start + step_s], those below are before it
     first: int
     means: dict[str, FloatTable]  # of the rows of a block
     lasts: dict[str, FloatTable]  # the last one of them
-    seen: NDArray[np.bool_]  # there was a row of a metric, though none that is a number
+    seen: NDArray[np.bool_]  # there was a row of a metric, even if it is NaN
 
     @property
     def blocks(self) -> NDArray[np.int_]:
@@ -35,8 +34,7 @@ class FleetTables(NamedTuple):
     @property
     def passed(self) -> int:
         # blocks since the start
-        seen = self.blocks[self.seen.any(axis=1)]
-        return max(0, int(seen.max(initial=-1)) + 1)
+        return int(self.blocks[self.seen.any(axis=1)].max(initial=-1)) + 1
 
     def figures(self, metric: CanaryMetric) -> FloatTable:
         """What is compared, ratios not yet as logarithms; NaN where nothing is known."""
@@ -128,7 +126,8 @@ def silences(tables: FleetTables, canary: Canary) -> FloatTable:
     """Where a unit that was seen has been silent for SILENT_BLOCKS, shape (blocks, units).
 
     Blocks in which less than a quarter of each group is seen are no time: the source was silent.
-    Nor does a silence count that began before units had settled, and ended soon after it.
+    Nor is a silence counted that began before units had settled, for which SILENT_BLOCKS are the
+    most, and ended within SILENT_BLOCKS of that.
     """
     seen, found = tables.seen, np.zeros(tables.seen.shape)
     share = np.maximum(*(seen[:, group].mean(axis=1) for group in of_groups(canary)))

@@ -1,23 +1,23 @@
 """What the rows of a canary say: promote, hold or revert.
 
 *Promote* needs each metric to be no worse than its margin, and a target to be better. *Revert*
-needs one metric to be worse than its margin, or a guard rail to be crossed. Of canaries of changes
-that are no better at most `error` are promoted, and of those that are no worse at most as many
-reverted, whenever one looks: targets share the error, and so do the ways to revert.
+needs one metric to be worse than its margin, or a guard rail to be crossed. However often one
+looks, a change that is no better is promoted with a probability of at most `error`, and one that is
+no worse is reverted with at most as much: targets share it, and so do the ways to revert.
 
 Events of a rail come in clusters: one broken host restarts all night. So the first event of each
 unit counts. Were the change nothing, the next one in a stratum would hit a treated unit with the
 share of those that have had none, t / (t + c), as units were drawn at random. A bet that treated
 ones are r times as likely multiplies by r (t + c) / (r t + c) or by (t + c) / (r t + c): a fair
 bet, whose product over all events ever reaches 1 / error with a probability of at most `error`
-(Ville's inequality; the safe logrank test of ter Schure, Perez-Ortiz, Ly and Grunwald). Where most
-units have had one, their counts are compared as a metric is. `most` reverts without a test.
+(Ville's inequality; the safe logrank test of ter Schure, Perez-Ortiz, Ly and Grunwald). All events
+are compared as a metric is, too, for where most units have had one. `most` reverts without a test.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -41,7 +41,7 @@ from hztune.stats.intervals import Interval, t_quantile
 CanaryAnswer = Literal["promote", "hold", "revert"]
 
 _TIMES_AS_LIKELY = np.array([2.0, 4.0, 16.0, 256.0])
-_MOST_UNITS = 10_000
+_MOST_UNITS = 10_000  # of both groups, that a reason tells
 _LEAST_BLOCKS = 5
 _LEAST_TIME = 0.25  # of the planned time, before groups are better or alike: a leak needs time
 _MOST_ZEROS = 0.05  # or infinite ones, of the figures of a metric
@@ -112,7 +112,7 @@ def decided(tables: FleetTables, canary: Canary) -> CanaryVerdict:
     lost = ~here & (old | bool((here & ~old).sum() > 1))
     bad = [f"the guard rail {each.name} is crossed" for each in rails if each.is_crossed]
     if rails[-1].is_crossed:
-        bad[-1] += "; if units were still being restarted, settle_s is too short"
+        bad[-1] += "; if units were still being restarted, start is too early"
     bad += [f"{each.metric.name} is worse by more than {each.metric.margin}"
             for each in effects if each.is_worse]  # fmt: skip
     open_ = [f"the guard rail {each.name} is not told any more; if no series means no event, let "
@@ -142,7 +142,7 @@ def _rails(tables: FleetTables, canary: Canary) -> Iterator[RailEvents]:
         is_silence = rail is _SILENT
         rows = tables.seen if is_silence else np.isfinite(tables.lasts[rail.rows])
         found = silences(tables, canary) if is_silence else events(tables, rail.rows)
-        # a unit that was not there when the change came has no event, and is none to bet on
+        # a unit that was never there since then is none to bet on, nor is one before it came
         seen = (tables.seen | rows)[lines].cumsum(axis=0) > 0
         here = seen.any(axis=0)
         found = found[tables.blocks >= 0][:, here]
@@ -156,7 +156,7 @@ def _rails(tables: FleetTables, canary: Canary) -> Iterator[RailEvents]:
         rate = effect_of(each, np.full(len(each), np.nan), treated, strata, np.ones(len(each)))
         if rate is not None and each.any():
             passed = len(found) * canary.spec.step_s / canary.spec.planned_s
-            # no less than of events that each come by themselves: few are alike by chance
+            # at least the error of independent (Poisson) events: few counts may be equal by chance
             least = math.sqrt(own.sum() / len(own) ** 2 + other.sum() / len(other) ** 2)
             spread = max(rate.error, least)
             is_crossed |= rate.estimate > critical(passed, risk, rate.df) * spread
@@ -172,12 +172,13 @@ def _rails(tables: FleetTables, canary: Canary) -> Iterator[RailEvents]:
         is_steady |= ~told.any(axis=0) & (2 * is_steady[control].sum() > control.sum())
         is_mute = is_steady & (tables.passed - 1 - since[-1] > _late(tables))
         is_mute &= (lively & is_later).sum(axis=0) > _LEAST_BLOCKS
-        is_over = not is_silence and _too_many(is_mute, (treated & is_steady, control & is_steady))
+        is_over = _too_many(is_mute, (treated & is_steady, control & is_steady))
         yield RailEvents(rail.name, counts, hit, is_crossed, bool(rows.any()), is_over)
 
 
 def _too_many(bad: NDArray[np.bool_], groups: Sequence[NDArray[np.bool_]]) -> bool:
-    # of the treated, beside control: one alone is chance, and one SD, up to a tenth of them
+    # treated beside control: one more is chance, or one SD, of a tenth of the treated at most;
+    # more than half of them is not
     (own, units), (other, others) = ((int(bad[each].sum()), int(each.sum())) for each in groups)
     ratio = units / max(1, others)
     chance = max(1.0, min(math.sqrt((own + other) * ratio), _MOST_MISSING * units))
@@ -185,12 +186,12 @@ def _too_many(bad: NDArray[np.bool_], groups: Sequence[NDArray[np.bool_]]) -> bo
 
 
 def _late(tables: FleetTables) -> float:
-    # blocks at the end, in which what was told before may have changed
+    # blocks at the end of the time, which alone say what is so now
     return max(_LEAST_BLOCKS, _LEAST_TIME * tables.passed)
 
 
 def _baseline(tables: FleetTables, canary: Canary) -> NDArray[np.bool_]:
-    # without its end, in which units may already have the change, or be new ones that have it
+    # without its end: there the rollout may have begun
     begin = -canary.spec.baseline_s / canary.spec.step_s
     return (tables.blocks < _ROLLOUT * begin) & (tables.blocks >= begin)
 
@@ -226,7 +227,7 @@ def _effect(tables: FleetTables, canary: Canary, metric: CanaryMetric) -> Metric
     is_after = tables.blocks >= math.ceil(spec.settle_s / spec.step_s)
     is_before = _baseline(tables, canary)
     if np.isnan(tables.means[metric.rows]).all():
-        return MetricEffect(metric, "there is no row of it")
+        return MetricEffect(metric, "no figure of it is known")
     for part in (figures[lines][:, each] for lines in (is_after, is_before) for each in groups):
         if why := _unfit(part, metric):
             return MetricEffect(metric, why)
@@ -265,15 +266,14 @@ def _missing(
     known: NDArray[np.bool_], is_before: NDArray[np.bool_], is_after: NDArray[np.bool_],
     tables: FleetTables, canary: Canary,
 ) -> str:  # fmt: skip
-    """Why figures that treated units tell less often may hide a loss; "": they do not.
+    """Why it matters that treated units tell fewer figures than control does; "": it does not.
 
-    That is, less often than those of control. What a unit never told is not missed, nor what it
-    lost in one short gap, as in a restart.
+    Not missed is what a unit never told while others did, and one gap as short as a restart.
     """
     groups, strata = of_groups(canary), _strata(canary)
     is_late = tables.blocks >= tables.passed - _late(tables)
     here, was_here = (np.logical_or.reduce(tables.seen[lines])
-                      for lines in (tables.blocks >= 0, is_before))  # fmt: skip
+                      for lines in (tables.blocks >= 0, is_before & known.any(axis=1)))  # fmt: skip
     had, ones = known[tables.blocks < 0].any(axis=0), np.ones(len(here))
     restart = max(1.0, min(SILENT_BLOCKS, canary.spec.settle_s / canary.spec.step_s))
     for lines in (is_after, is_after & is_late):
@@ -288,16 +288,16 @@ def _missing(
         if rate.estimate > limit:
             return f"treated units tell {rate.estimate:.1%} less of it than control does"
     seen = tables.seen[is_late].sum(axis=0)
-    told = (known & tables.seen)[is_late].sum(axis=0) / np.maximum(seen, 1)
+    told = known[is_late].sum(axis=0) / np.maximum(seen, 1)
     is_mute = had & (seen > 0) & (told < np.median(told[seen > 0]) / 2)
     treated, control = (int(is_mute[each].sum()) for each in groups)
     if treated * groups[1].sum() > control * groups[0].sum():
-        return f"{treated} treated units that are there do not tell it, and {control} of control"
+        return f"{treated} treated units that are there seldom tell it, and {control} of control"
     return ""
 
 
 def _told(known: NDArray[np.bool_], restart: float) -> FloatTable:
-    """The share of its figures that each unit told, or did not in one gap, as of a restart."""
+    """The share of blocks in which each unit told a figure, or was in its one gap of a restart."""
     gap = longest = np.zeros(known.shape[1])
     for is_known in known:
         gap = np.where(is_known, 0.0, gap + 1.0)
@@ -307,7 +307,7 @@ def _told(known: NDArray[np.bool_], restart: float) -> FloatTable:
 
 
 def _unfit(figures: FloatTable, metric: CanaryMetric) -> str:
-    """Why so many figures of a group cannot be compared that it is not known; "": they can."""
+    """Why too many figures of a group cannot be compared; "": they can."""
     told = int((~np.isnan(figures)).sum())
     endless, zeros = int((figures == math.inf).sum()), int((figures <= 0.0).sum())
     if endless > _MOST_ZEROS * told:
@@ -329,21 +329,14 @@ def _judged(
     units = int(np.isfinite(found.deviations).sum())
     shown = Interval(cost, cost - halves[0], cost + halves[1], units)
     aim = metric.worst - (0.0 if metric.target else cost)
-    needed = _units_for(aim, found, units, lambda df: critical(passed, risks[1], df))
-    why = f"not decided; about {needed} units a group would tell its margin by now"
-    why = why if 0.0 < aim < halves[1] else "not decided"
+    why, needed, half = "not decided", units, halves[1]
+    while 0.0 < aim < half and needed < _MOST_UNITS:
+        needed = math.ceil(1.05 * needed)
+        half = critical(passed, risks[1], needed - units + found.df) * found.error
+        half *= math.sqrt(units / needed)
+    if units < needed < _MOST_UNITS:
+        why += f"; {math.ceil(needed / 2)} units a group would show a change of its margin by now"
     own = [float(each) for each, unit in zip(found.deviations, canary.units, strict=True)
            if unit.is_treated and math.isfinite(each)]  # fmt: skip
     read = shown if sign > 0.0 else shown.reciprocal
     return MetricEffect(metric, why, False, shown.low, shown.high, read, own)
-
-
-def _units_for(aim: float, found: UnitEffects, units: int, bound: Callable[[float], float]) -> int:
-    """How many of a group make half of the interval as narrow as `aim`."""
-    needed = units
-    while needed < _MOST_UNITS:
-        df = max(1.0, needed - units + found.df)
-        if bound(df) * found.error * math.sqrt(units / needed) <= aim:
-            break
-        needed = math.ceil(1.05 * needed)
-    return math.ceil(needed / 2)

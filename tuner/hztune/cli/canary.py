@@ -65,11 +65,11 @@ def judge_command(
     unit = "pod"                    # the label that names the unit  [default: instance]
     step_s = 60                     # of a block of time; 300 for hundreds of units
     baseline_s = 86400              # before the start; a rollout is within its last quarter
-    settle_s = 300                  # after it, not counted; restarts take no longer
+    settle_s = 300                  # after it, when rails count and metrics do not
     planned_s = 86400               # to decide in; nothing is promoted in its first quarter
     error = 0.02                    # of a false promotion, and of a false revert
-    # At revert, until it ends well: it may be run twice, and must wait for what it starts. It
-    # reads the page on stdin.
+    # At revert; with --watch until it ends well, ten times at most. It may be run twice, must
+    # wait for what it starts, and reads the page on stdin.
     hook = "kubectl rollout undo deployment/web --to-revision=7"
 
     \b

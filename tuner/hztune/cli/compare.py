@@ -212,6 +212,12 @@ def _require_answers(found: Comparison, answer: str, how: str) -> None:
         raise StoppedByUser(f"{told}{f', and {cut[0]} saved' if cut else ''}; {how}")
     if answer not in ("", "not enough data"):
         return
+    controls = [block.control for row in found.rows for block in row.blocks]
+    if controls and not any(outcome.ok for outcome in controls):
+        raise HztuneError(
+            f"nothing could be compared: {found.contenders[0].name} never ran "
+            f"({controls[-1].words})"
+        )
     if late := [row for row in found.rows if row.enough_s]:
         told = " and ".join(row.words for row in late[:_MOST_NAMED])
         enough_s, more = max(each.enough_s for each in late), "one run takes longer than it"
@@ -220,12 +226,6 @@ def _require_answers(found: Comparison, answer: str, how: str) -> None:
         raise NotEnoughDataError(
             f"not enough data: the budget had time for {told}, of which nothing can be claimed; "
             f"{more}"
-        )
-    controls = [block.control for row in found.rows for block in row.blocks]
-    if not any(outcome.ok for outcome in controls):
-        raise HztuneError(
-            f"nothing could be compared: {found.contenders[0].name} never ran "
-            f"({controls[-1].words})"
         )
     if not answer and (often := found.failing):
         more = f"; and {len(often) - _MOST_NAMED} more" if len(often) > _MOST_NAMED else ""
