@@ -10,11 +10,11 @@ neither groups of unlike size nor of unlike scatter.
 
 The interval is that of the normal mixture (Robbins, Ann. Math. Statist. 41, 1970): a Brownian
 motion with variance v passes sqrt((v + 1)(log(v + 1) - 2 log a)) at any v with a probability of at
-most a. The estimate at a time is a mean from the start. Between two times s < t such means of
-noise that is correlated, drifts, or has a common baseline correlate by sqrt(s / t) or more, and by
-Slepian's inequality they pass a bound less often than the Brownian motion, for which it is
-sqrt(s / t). So only the share of planned time that has passed must be known. Each critical value is
-carried over to Student's t at the same tail, as in `stats.intervals`.
+most a on either side. The estimate at a time is a mean from the start. Between two times s < t such
+means of noise that is correlated, drifts, or has a common baseline correlate by sqrt(s / t) or
+more, and by Slepian's inequality they pass a bound less often than the Brownian motion, for which
+it is sqrt(s / t). So only the share of planned time that has passed must be known. Each critical
+value is carried over to Student's t at the same tail, as in `stats.intervals`.
 """
 
 from __future__ import annotations

@@ -42,10 +42,11 @@ CanaryAnswer = Literal["promote", "hold", "revert"]
 
 _TIMES_AS_LIKELY = np.array([2.0, 4.0, 16.0, 256.0])
 _MOST_UNITS = 10_000  # of both groups, that a reason tells
-_LEAST_BLOCKS = 5
+_LEAST_BLOCKS = 5  # that a metric needs, or a rail to be told all the time, or to be missed
 _LEAST_TIME = 0.25  # of the planned time, before groups are better or alike: a leak needs time
+_LATE = 0.25  # of the time that has passed: its end
 _MOST_ZEROS = 0.05  # or infinite ones, of the figures of a metric
-_MOST_MISSING = 0.1  # of the figures of a unit
+_MOST_MISSING = 0.1  # of the figures of a unit, or of the treated units, by chance
 _MORE_MISSING = 0.05  # of those of treated units than of control, but where one alone has died
 _LEAST_MISSING = 0.001  # of them is a difference
 _CHANCE = 0.025  # that a look holds though units of both groups lose as many: the next may not
@@ -187,7 +188,7 @@ def _too_many(bad: NDArray[np.bool_], groups: Sequence[NDArray[np.bool_]]) -> bo
 
 def _late(tables: FleetTables) -> float:
     # blocks at the end of the time, which alone say what is so now
-    return max(_LEAST_BLOCKS, _LEAST_TIME * tables.passed)
+    return max(_LEAST_BLOCKS, _LATE * tables.passed)
 
 
 def _baseline(tables: FleetTables, canary: Canary) -> NDArray[np.bool_]:
@@ -302,7 +303,7 @@ def _told(known: NDArray[np.bool_], restart: float) -> FloatTable:
     for is_known in known:
         gap = np.where(is_known, 0.0, gap + 1.0)
         longest = np.maximum(longest, gap)
-    excused = np.minimum(longest, min(restart, _MOST_MISSING * len(known))) * known.any(axis=0)
+    excused = np.minimum(longest, min(restart, _MOST_MISSING * len(known)))
     return np.asarray((known.sum(axis=0) + excused) / len(known))
 
 
