@@ -424,10 +424,10 @@ def test_a_counter_alone_is_not_less_where_processes_restart():
     assert found.effects[0].interval.estimate == pytest.approx(0.0, abs=0.006)
 
 
-@pytest.mark.parametrize("until_s, baseline_s", [(START_S, 3600.0), (-math.inf, 0.0)])
-def test_nothing_is_promoted_of_which_treated_units_did_not_come_up(until_s, baseline_s):
+@pytest.mark.parametrize("since, baseline_s", [(-60, 3600.0), (-10, 3600.0), (0, 0.0)])
+def test_nothing_is_promoted_of_which_treated_units_did_not_come_up(since, baseline_s):
     dead = ("u10", "u11", "u12")
-    rows = [row for row in fleet(treated=0.95) if row.unit not in dead or row.at_s <= until_s]
+    rows = without(without(fleet(treated=0.95), dead, -math.inf, since), dead, 0)
     found = verdict_of(rows, canary(baseline_s=baseline_s))
     assert (found.answer, found.unseen) == ("hold", dead)
     assert "not seen since the start" in found.reasons[0]

@@ -110,7 +110,7 @@ def decided(tables: FleetTables, canary: Canary) -> CanaryVerdict:
     old, here = (np.logical_or.reduce(tables.seen[lines])
                  for lines in (_baseline(tables, canary), tables.blocks >= 0))  # fmt: skip
     # one that never was there is not lost, unless others are new, and not one alone
-    lost = ~here & (old | bool((here & ~old).sum() > 1))
+    lost = ~here & (tables.seen.any(axis=0) | bool((here & ~old).sum() > 1))
     bad = [f"the guard rail {each.name} is crossed" for each in rails if each.is_crossed]
     if rails[-1].is_crossed:
         bad[-1] += "; if units were still being restarted, start is too early"
