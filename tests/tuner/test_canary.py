@@ -1,25 +1,21 @@
-"""The canary: groups, rows, effects and verdicts, without a clock."""
+"""The canary: groups, effects and verdicts, without a clock."""
 
 from __future__ import annotations
 
-import json
 import math
 
 import numpy as np
 import pytest
-import tomllib
 from msgspec.structs import replace
 
-from hztune import api, schema
+from hztune import api
 from hztune.canary.effects import critical, effect_of, levels
-from hztune.canary.sources import FleetRow, parsed_rows
-from hztune.canary.spec import CanaryMetric, CanarySpec, GuardRail
+from hztune.canary.sources import FleetRow
+from hztune.canary.spec import CanaryMetric, GuardRail
 from hztune.canary.timetable import growth
 from hztune.canary.verdict import log_odds, verdict_of
-from hztune.cli import canary as canary_commands
 from hztune.cli import status_of
 from hztune.errors import UsageError
-from hztune.govern.policy import FigureSource
 
 from .fleet import CPU, START, START_S, canary, fleet
 
@@ -75,45 +71,13 @@ def test_units_that_no_shell_could_name_or_no_draw_could_part_are_refused(tmp_pa
         api.assigned(tmp_path / "units.csv", 0.5, seed=1)
 
 
-# ---- rows ----------------------------------------------------------------------------------------
-
-
-def test_rows_are_read_from_csv_and_from_lines_of_json():
-    text = f"\ufefftime,unit,metric,value\n{START_S},u1,cpu,2\n\n{START_S},u1,c"
-    line = json.dumps({"time": START_S, "unit": "u1", "metric": "cpu", "value": 2})
-    read = [*parsed_rows(text.encode(), "x"), *parsed_rows(f"{line}\n".encode(), "x")]
-    assert read == [FleetRow(START_S, "u1", "cpu", 2.0)] * 2
-
-
-@pytest.mark.parametrize("kind", [CanarySpec, FigureSource])
-def test_a_prometheus_is_asked_over_http_alone(kind):
-    for asked, told in (("file:///etc", "file:///etc"), ("me:secret@here:9090", "...@here:9090")):
-        with pytest.raises(UsageError, match=f"prometheus is '{told}'.*https"):
-            schema.judged({"prometheus": asked}, kind)
-
-
-def test_the_file_that_help_shows_is_a_canary():
-    shown = canary_commands.judge_command.help.replace("\b", "")
-    text = shown[shown.index("doc =") : shown.index("exit status")]
-    spec = schema.judged(tomllib.loads(text), CanarySpec)
-    assert [each.name for each in (*spec.metrics, *spec.rails)] == ["cpu", "restarts"]
-
-
-@pytest.mark.parametrize(
-    "line", ["1,u,cpu", "x,u,cpu,1", "17e11,u,cpu,1", "1,u,cpu,y", '{"time": 1}', "{]"]
-)
-def test_a_row_that_is_none_is_shown_with_its_line(line):
-    with pytest.raises(UsageError, match="line 1 is"):
-        [*parsed_rows(f"{line}\n".encode(), "x")]
+# ---- effects -------------------------------------------------------------------------------------
 
 
 def test_a_counter_that_has_fallen_began_again_at_nothing_and_a_sum_lost_a_part():
     grown, gaps, fell = growth(np.array([[5.0, 7.0, math.nan, 3.0, 2.0]]).T)
     assert grown[[1, 3], 0].tolist() == [2.0, 3.0] and gaps[3, 0] == 2.0
     assert fell[:, 0].tolist() == [False, False, False, True, True] and math.isnan(grown[4, 0])
-
-
-# ---- effects -------------------------------------------------------------------------------------
 
 
 def test_an_effect_is_found_beneath_unlike_hosts_and_the_time_of_day():

@@ -1,4 +1,4 @@
-"""Watching a canary: through failures of its source, its disk, its hook and itself."""
+"""Watching a canary: its rows, and failures of their source, the disk, its hook and itself."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from unittest.mock import Mock
 from urllib.parse import parse_qs, urlparse
 
 import pytest
+import tomllib
 
 import hztune.prometheus
-from hztune import api
+from hztune import api, schema
 from hztune.canary import sources, vigil
 from hztune.canary.sources import FleetRow, parsed_rows
-from hztune.canary.spec import CanaryMetric
+from hztune.canary.spec import CanaryMetric, CanarySpec
 from hztune.canary.verdict import verdict_of
+from hztune.cli import canary as canary_commands
 from hztune.cli import status_of
 from hztune.errors import HztuneError, UsageError
+from hztune.govern.policy import FigureSource
 
 from .fleet import CPU, START, START_S, canary, fleet
 
@@ -71,6 +74,35 @@ def prometheus():
         Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
+
+
+def test_rows_are_read_from_csv_and_from_lines_of_json():
+    text = f"\ufefftime,unit,metric,value\n{START_S},u1,cpu,2\n\n{START_S},u1,c"
+    line = json.dumps({"time": START_S, "unit": "u1", "metric": "cpu", "value": 2})
+    read = [*parsed_rows(text.encode(), "x"), *parsed_rows(f"{line}\n".encode(), "x")]
+    assert read == [FleetRow(START_S, "u1", "cpu", 2.0)] * 2
+
+
+@pytest.mark.parametrize("kind", [CanarySpec, FigureSource])
+def test_a_prometheus_is_asked_over_http_alone(kind):
+    for asked, told in (("file:///etc", "file:///etc"), ("me:secret@here:9090", "...@here:9090")):
+        with pytest.raises(UsageError, match=f"prometheus is '{told}'.*https"):
+            schema.judged({"prometheus": asked}, kind)
+
+
+def test_the_file_that_help_shows_is_a_canary():
+    shown = canary_commands.judge_command.help.replace("\b", "")
+    text = shown[shown.index("doc =") : shown.index("exit status")]
+    spec = schema.judged(tomllib.loads(text), CanarySpec)
+    assert [each.name for each in (*spec.metrics, *spec.rails)] == ["cpu", "restarts"]
+
+
+@pytest.mark.parametrize(
+    "line", ["1,u,cpu", "x,u,cpu,1", "17e11,u,cpu,1", "1,u,cpu,y", '{"time": 1}', "{]"]
+)
+def test_a_row_that_is_none_is_shown_with_its_line(line):
+    with pytest.raises(UsageError, match="line 1 is"):
+        [*parsed_rows(f"{line}\n".encode(), "x")]
 
 
 def test_a_watch_outlasts_failures_tells_them_once_runs_its_hook_and_keeps_its_answer(
