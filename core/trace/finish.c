@@ -13,7 +13,10 @@
 #include "json.h"
 #include "trace_read.h"
 
-enum { WORTH_BYTES = 8192 }; /* of a log: one with less is of a program that did next to nothing */
+enum {
+    WORTH_BYTES = 8192,     /* of a log: one with less is of a program that did next to nothing */
+    LONG_BYTES = 128 << 20, /* putting so many in order takes seconds */
+};
 
 static const char *const endings[] = {
     [HZ_POOL_OPEN] = "cut",
@@ -143,6 +146,8 @@ bool hz_finish_log(const char *file, const char *output, bool is_each)
     for (hz_log_image image = {0}; hz_log_next_image(&log, &image);)
         if (image.bytes > largest.bytes) largest = image;
     if (largest.bytes == 0) return false;
+    if (bytes.size >= LONG_BYTES)
+        (void)fprintf(stderr, "hz-record: its calls are put in order, %zu MiB\n", bytes.size >> 20);
     write_trace(&log, &largest, output);
     for (hz_log_image image = {0}; hz_log_next_image(&log, &image);)
         if (image.first != largest.first) left += !is_each || !write_other(&log, &image, output);

@@ -130,8 +130,8 @@ static FILE *open_maps(pid_t pid)
     if (stat(path, &owner) != 0) hz_refuse("--pid %d: there is no such process", (int)pid);
     FILE *maps = fopen(path, "re");
     if (maps == NULL)
-        hz_refuse("--pid %d: it runs as another user (%u), or its memory is closed to others: %s",
-                  (int)pid, (unsigned)owner.st_uid, strerror(errno));
+        hz_refuse("--pid %d: it may not be looked at (%s): run as its user, %u, or as root outside "
+                  "of any container", (int)pid, strerror(errno), (unsigned)owner.st_uid);
     return maps;
 }
 

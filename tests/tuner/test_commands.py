@@ -65,10 +65,11 @@ def test_a_file_on_stdin_is_named_in_the_command(asked, hztune_here, tmp_path):
 
 
 def test_a_study_goes_on_by_its_directory_alone(asked, hztune_here, tmp_path):
+    assert "'there' is no directory" in hztune_here("--resume", "--out", "there").stderr
+    (tmp_path / "there").mkdir()
     done = hztune_here("--resume", "--out", "there")
     assert (done.returncode, asked) == (2, [])
-    assert "'there' does not hold the command that is to be resumed" in done.stderr
-    (tmp_path / "there").mkdir()
+    assert "'there' does not hold its command" in done.stderr
     kept_command.write(tmp_path / "there" / "profile.json", WORDS)
     assert (tmp_path / "there" / "profile.args").stat().st_mode & 0o777 == 0o600
     hztune_here("--resume", "--out", "there", "--budget", "40s")

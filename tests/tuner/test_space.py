@@ -182,7 +182,7 @@ BAD = {  # by what is said, the text
     ': preset[0]: cap is "7"': PRESET % 7,
     "'p' is not legal: cap > 8: big": ('[[forbid]]\nrule = "cap > 8"\nwhy = "big"\n' + PRESET % 16),
     "under [parameters] too": CAP + '[not_searched]\ncap = "x"',
-    ": not_searched.cap: it is ''; expected str": '[not_searched]\ncap = ""',
+    ": not_searched.cap: it is ''; expected text": '[not_searched]\ncap = ""',
 }
 
 

@@ -41,6 +41,7 @@ Whole = Annotated[int, Meta(ge=0, le=10**9)]
 
 _T = TypeVar("_T")
 _MOST_SHOWN = 40
+_LEGAL = {"str": "text", "float": "a number", "int": "a whole number"}
 
 
 class Schema(
@@ -91,6 +92,7 @@ def text_of(value: object) -> str:
 
 def _sentence(said: str, value: Any) -> str:
     """Msgspec's message ("Expected `int`, got `str` - at `$.search.seed`"), the place first."""
+    said = re.sub(r"`(\w+)`", lambda found: _LEGAL.get(found[1], found[1]), said)
     what, _, place = said.replace("`", "").partition(" - at ")
     path = place.removeprefix("$").removeprefix(".")
     if what.startswith("Object "):  # a field is missing or unknown

@@ -122,15 +122,14 @@ def plan(asked: TuneRequest) -> list[str]:
 def export(tuned: Profile, form: str) -> str:
     """A profile as a shell, a container or a compiler reads it; `formats` lists the forms.
 
-    UsageError: there is no such form, or it is not for this allocator. NoGainError: the profile
-    claims no gain, or is of the unchanged program: there is nothing to set.
+    UsageError: there is no such form, or it is not for this allocator. NoGainError: the verdict
+    is no_gain, or the profile is of the unchanged program: there is nothing to set.
     """
     from hztune.export import render
 
     text = render(tuned, form)
     named = tuned.allocator.soname or tuned.allocator.name == "hz"
-    is_default = not (tuned.params or tuned.makes_a_claim)
-    if form != "json" and (is_default or not (named or tuned.environment)):
+    if form != "json" and (tuned.claim.verdict == "no_gain" or not (named or tuned.environment)):
         raise NoGainError(
             f"there is nothing to export: the profile says {tuned.claim.verdict} and sets nothing, "
             "so start the program as before"

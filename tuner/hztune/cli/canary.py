@@ -60,7 +60,8 @@ def judge_command(
                                     # groups are as old
     groups = "groups.csv"           # as `hztune canary assign` wrote it
     prometheus = "http://localhost:9090"  # or https://USER:PASSWORD@...; or one of these:
-    # file = "rows.csv"             # rows of time,unit,metric,value, or lines of JSON
+    # file = "rows.csv"             # rows of time,unit,metric,value, or lines of JSON; the time in
+                                    # seconds since 1970
     # command = "./rows"            # prints them
     unit = "pod"                    # the label that names the unit  [default: instance]
     step_s = 60                     # of a block of time; 300 for hundreds of units

@@ -128,8 +128,8 @@ def compare_command(
     seed: int,
     **measured: Any,
 ) -> int:
-    if resume and out is not None and not contenders:
-        return int(gone_on_with(out / "comparison.json"))
+    if resume and not contenders:
+        return int(gone_on_with(out, "comparison.json"))
     if len(contenders) < 2:
         raise UsageError("compare needs at least two contenders (see `hztune compare --help`)")
     if as_json and markdown:

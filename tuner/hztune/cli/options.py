@@ -256,14 +256,14 @@ def given_words(
     return (*options, *sides, *(("--", *own) if own else ()))
 
 
-def gone_on_with(record: Path) -> Any:
+def gone_on_with(out: Path | None, record: str) -> Any:
     """What the command beside a record comes to, with the options that are given now."""
-    ctx, words = click.get_current_context(), api.command_of(record)
+    if out is None:
+        raise UsageError("--resume goes on with what is in --out DIR: give that, too")
+    ctx, words = click.get_current_context(), api.command_of(out / record)
     if not words:
-        raise UsageError(
-            f"{str(record.parent)!r} does not hold the command that is to be resumed; give all of "
-            "it again, with --resume"
-        )
+        what = "does not hold its command" if out.is_dir() else "is no directory"
+        raise UsageError(f"{str(out)!r} {what}; give the whole command again, with --resume")
     at = words.index("--") if "--" in words else len(words)
     again = [*words[:at], *given_words(leave_out=frozenset()), *words[at:]]
     with ctx.command.make_context(ctx.info_name, again, parent=ctx.parent) as resumed:

@@ -124,8 +124,8 @@ def tune_command(
     report.html, every sample and, for hz, hz_config.h.
     """
     is_named = any(options[name] for name in ("workload", "words", "server", "commands"))
-    if options["resume"] and options["out"] and not is_named:
-        return int(gone_on_with(options["out"] / "profile.json"))
+    if options["resume"] and not is_named:
+        return int(gone_on_with(options["out"], "profile.json"))
     asked = _request(is_kept=not private, **options)
     if dry_run:
         click.echo("\n".join(api.plan(asked)))

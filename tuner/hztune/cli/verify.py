@@ -58,7 +58,7 @@ whether a running process has the profile's allocator and parameters.
 answers.
 
 \b
-exit status   0  the claim holds (--pid: the profile is in effect; --all: every claim holds)
+exit status   0  the claim holds, or there is none (--pid: it is in effect; --all: all hold)
               4  it does not hold (--all: one of them)
               1  undecided: more time is needed, or nothing was measured (--pid: not in effect)
               5  --strict, and this is another machine or library
@@ -119,9 +119,8 @@ def verify_command(
     if pid is not None:
         return _look(tuned, pid, targets, as_json)
     if not tuned.makes_a_claim:
-        verdict = tuned.claim.verdict
-        told = f"the profile claims no gain (its verdict is {verdict})"
-        click.echo(f"there is nothing to verify: {told}")
+        why = f"there is nothing to verify: the verdict of the profile is {tuned.claim.verdict}"
+        print_answer(as_json, {"answer": "no claim", "why": why}, [why])
         return 0
     if not targets and tuned.workload.kind == "program":
         targets = programs_in(api.command_of(profile_path))
