@@ -32,8 +32,7 @@ def fleet(count=10, before=60, after=120, seed=1, treated=1.0, sd=0.01, change=N
 
 
 def canary(count=10, metrics=(CPU,), rails=(), folder=None, control=None, **more):
-    first = count if control is None else control
-    units = tuple(FleetUnit(f"u{unit}", unit >= first, "") for unit in range(2 * count))
+    units = tuple(FleetUnit(f"u{at}", at >= (control or count), "") for at in range(2 * count))
     more = {"settle_s": 0.0, "baseline_s": 3600.0, "planned_s": 7200.0, "file": "rows.csv", **more}
     spec = CanarySpec("a test", START, "groups.csv", tuple(metrics), tuple(rails), **more)
     return Canary(spec, folder, units, START_S)

@@ -372,8 +372,7 @@ def test_one_treated_unit_that_is_there_and_tells_no_figure_holds(value):
     rows = [row._replace(value=value) if row.unit == "u35" and row.at_s > START_S else row
             for row in fleet(20, treated=1.03)]  # fmt: skip
     rows += [row._replace(metric="p99", value=1.0) for row in fleet(20)]
-    rate = replace(CPU, more_is_better=True)
-    found = verdict_of(rows, canary(20, metrics=(rate, P99)))
+    found = verdict_of(rows, canary(20, metrics=(replace(CPU, more_is_better=True), P99)))
     assert "1 treated units that are there seldom tell it, and 0" in found.reasons[0]
 
 
@@ -489,8 +488,8 @@ def test_a_unit_of_which_only_another_exporter_tells_is_silent():
     rows = without(fleet(treated=0.97), TREATED[:7], 10)
     rows += [row for unit in range(20) for row in counts("oom", f"u{unit}", [0] * 180, -60)]
     assert "silent" in verdict_of(rows, canary(rails=[OOM])).reasons[0]
-    for_each = canary(metrics=[replace(CPU, per="oom")])  # as a balancer counts
-    assert "silent" in verdict_of(rows, for_each).reasons[0]
+    # as a balancer counts
+    assert "silent" in verdict_of(rows, canary(metrics=[replace(CPU, per="oom")])).reasons[0]
 
 
 def test_the_dead_are_told_while_a_fleet_settles():

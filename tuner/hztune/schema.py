@@ -92,8 +92,7 @@ def text_of(value: object) -> str:
 
 def _sentence(said: str, value: Any) -> str:
     """Msgspec's message ("Expected `int`, got `str` - at `$.search.seed`"), the place first."""
-    said = re.sub(r"`(\w+)`", lambda found: _LEGAL.get(found[1], found[1]), said)
-    what, _, place = said.replace("`", "").partition(" - at ")
+    what, _, place = re.sub("`(.*?)`", lambda m: _LEGAL.get(m[1], m[1]), said).partition(" - at ")
     path = place.removeprefix("$").removeprefix(".")
     if what.startswith("Object "):  # a field is missing or unknown
         return ascii(f"{path}: {what[7:]}" if path else what[7:])[1:-1]
