@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from random import Random
 from threading import Thread
+from urllib.request import urlopen
 
 import pytest
 
@@ -26,7 +27,7 @@ from hztune.govern import context, policy, steer
 from hztune.govern.context import ByLoad
 from hztune.govern.governor import Governor
 from hztune.govern.learner import Learner
-from hztune.govern.metrics import exposition
+from hztune.govern.metrics import exposition, server
 from hztune.govern.observe import Observation, Watched
 from hztune.govern.policy import Brakes, FigureSource, Policy, PolicyArm
 from hztune.stats.intervals import has_won, lower_end, upper_end
@@ -466,3 +467,11 @@ def await_true(holds):
     while not holds():
         assert time.monotonic() < ends
         time.sleep(0.1)
+
+
+def test_metrics_are_served_whatever_stands_behind_their_path():
+    with server("127.0.0.1", 0) as served:
+        Thread(target=served.handle_request).start()
+        assert (
+            urlopen(f"http://127.0.0.1:{served.server_port}/metrics?a=b", timeout=60).status == 200
+        )

@@ -87,9 +87,10 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 10.0  # seconds after which a connection that asks nothing is closed
 
     def do_GET(self) -> None:
-        body = exposition(all_processes()).encode() if self.path == "/metrics" else b""
+        is_asked = self.path.partition("?")[0] == "/metrics"
+        body = exposition(all_processes()).encode() if is_asked else b""
         with suppress(ConnectionError):  # whoever asked has gone
-            self.send_response(200 if self.path == "/metrics" else 404)
+            self.send_response(200 if is_asked else 404)
             self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
