@@ -187,11 +187,12 @@ def test_a_metric_that_is_not_told_any_more_is_no_more_judged_as_no_worse():
     assert found.effects[1].interval is not None
 
 
-def test_an_effect_that_rests_on_one_unit_of_a_group_claims_nothing():
-    asked = canary(2)
-    strata = dict(u0="x", u1="z", u2="x", u3="y")  # only u0 and u2 share one
-    asked = asked._replace(units=tuple(e._replace(stratum=strata[e.name]) for e in asked.units))
-    assert "in strata with both groups" in verdict_of(fleet(2, treated=0.9), asked).reasons[0]
+def test_units_of_types_that_one_group_alone_has_are_compared_with_each_other():
+    types = [str(at) if at in (*range(4), *range(16, 20)) else "a" for at in range(20)]
+    units = map(lambda unit, name: unit._replace(stratum=name), canary().units, types)
+    rows = [row._replace(value=1.5 * row.value) if row.unit in ALL[16:] and row.at_s > START_S
+            else row for row in fleet(treated=0.97)]  # fmt: skip
+    assert verdict_of(rows, canary()._replace(units=tuple(units))).answer == "hold"
 
 
 def test_a_clock_that_is_ahead_changes_nothing():
@@ -264,8 +265,8 @@ TREATED = ALL[10:]
 def test_a_metric_that_treated_units_tell_less_often_than_control_holds(lost):
     rows = fleet(treated=0.97)
     told = without([row._replace(metric="p99") for row in fleet(sd=0.001)], **lost)
-    for began in (-60, -10):
-        new = [row for row in told if row.at_s > START_S + 60.0 * began]
+    for began in (-60, -10, 0):  # but for a pilot
+        new = [row for row in told if row.at_s > START_S + 60.0 * began or row.unit == "u1"]
         found = verdict_of(rows + new, canary(metrics=(CPU, replace(P99, margin="20%"))))
         assert found.answer == "hold" and "treated units tell" in found.reasons[0]
 
@@ -289,13 +290,24 @@ def test_a_restart_that_takes_longer_than_units_may_settle_is_a_loss_of_figures(
     assert verdict_of(short, canary()).answer == "promote"
 
 
+@pytest.mark.parametrize("quiet, lost, answer", [("u12", 0.0, "promote"), ("u2", 0.15, "hold")])
+def test_what_a_unit_seldom_told_before_is_neither_missed_nor_to_the_credit_of_others(
+    quiet, lost, answer
+):
+    rows, random = fleet(treated=0.97), np.random.default_rng(5)
+    told = [row._replace(metric="p99") for row in fleet(sd=0.001)
+            if (row.unit != quiet or row.at_s % 180 == 0)
+            and (row.unit not in TREATED or row.at_s < START_S or random.random() >= lost)
+            ]  # fmt: skip
+    assert verdict_of(rows + told, canary(metrics=(CPU, P99))).answer == answer
+
+
 @pytest.mark.parametrize("units, answer", [(["u25"], "hold"), (["u5", "u25"], "promote")])
 def test_units_that_seldom_tell_a_figure_hold_where_more_of_them_are_treated(units, answer):
     rows = [row for row in fleet(20, treated=0.97)
             if row.unit not in units or row.at_s <= START_S or row.at_s % 300 < 120]  # fmt: skip
     rows += [row._replace(metric="p99", value=1.0) for row in fleet(20)]
-    asked = canary(20, metrics=(CPU, P99))
-    assert verdict_of(rows, asked).answer == answer
+    assert verdict_of(rows, canary(20, metrics=(CPU, P99))).answer == answer
 
 
 def test_what_a_zone_loses_is_no_loss_of_the_treated_though_they_are_more_of_it():
@@ -410,8 +422,7 @@ def test_of_many_units_a_few_more_treated_ones_are_lost_by_chance():
 
 def test_few_treated_that_die_are_not_hidden_by_as_many_of_a_large_control():
     rows = without(fleet(treated=0.95), ["u1", "u18", "u19"], 0)
-    found = verdict_of(rows, canary(control=15))
-    assert "not seen since the start" in found.reasons[0]
+    assert "not seen since the start" in verdict_of(rows, canary(control=15)).reasons[0]
 
 
 @pytest.mark.parametrize("came, answer", [(5, "hold"), (1, "promote")])
@@ -467,8 +478,7 @@ def test_a_rail_is_crossed_by_units_not_by_one_that_restarts_all_night():
     many = [row for unit in range(10, 20) for row in counts("oom", f"u{unit}", [0, unit - 8])]
     found = verdict_of(fleet() + many, canary(rails=[OOM]))
     assert (found.answer, found.rails[0].hit) == ("revert", (0, 10))
-    most = replace(OOM, most=50)
-    assert verdict_of(fleet() + one, canary(rails=[most])).answer == "revert"
+    assert verdict_of(fleet() + one, canary(rails=[replace(OOM, most=50)])).answer == "revert"
 
 
 def test_a_rail_is_crossed_by_more_events_where_each_unit_has_had_one():
@@ -518,12 +528,14 @@ def test_a_rail_that_is_not_told_any_more_holds_but_one_of_events_alone_does_not
     assert verdict_of(rows + without(told, units, 105), canary(rails=rails)).answer == "promote"
     seldom = [row for row in without(told, units, 10) if row.at_s % 180.0 == 0.0]
     new = [row for row in without(told, units, 10) if row.at_s > START_S - 300.0]
-    for each in (seldom, new, without(told, TREATED, -math.inf)):
-        assert verdict_of(rows + each, canary(rails=rails)).answer == "hold"
+    pods = without(rows, ALL, -math.inf, -14)
+    for each, lost in ((rows, seldom), (rows, new), (pods, without(told, TREATED, -math.inf))):
+        assert verdict_of(each + lost, canary(rails=rails)).reasons[0] == why
     for events in (
         counts("oom", "u3", [1, 2, 3, 4, 5, 6], 9),
         [row for unit in [*range(6), *range(10, 16)] for row in counts("oom", f"u{unit}", [1], 9)],
         counts("oom", "u12", [1] * 40, -60),
+        [row for unit in range(16) for row in counts("oom", f"u{unit}", [1] * 170, -50)],
     ):
         assert verdict_of(rows + events, canary(rails=rails)).answer == "promote"
 

@@ -365,8 +365,7 @@ def test_what_is_shown_beside_a_ratio_is_what_the_ratio_says():
         for n, (one, other) in enumerate(rates)
     ]  # fmt: skip
     row = standings("app", ["none", "hz"], blocks, amount="seconds")
-    speed = row.all[1].speed
-    assert math.exp(speed.estimate) == pytest.approx(2 ** (2 / 3), rel=1e-5)
+    assert math.exp(row.all[1].speed.estimate) == pytest.approx(2 ** (2 / 3), rel=1e-5)
     plain = table.text([row])
     assert "1.000 s" in plain and "629.96 ms" in plain, "the median of hz alone is 500 ms"
     assert plain.endswith("CPU 60.00 ms (0.67 [0.67, 0.67])")
@@ -420,8 +419,7 @@ def test_real_allocators_are_compared_and_proved(hztune, core_build, tmp_path):
     done = hztune("compare", "default", "glibc", f"own={own}", *words, "--out", "out")
     assert done.returncode == 0, done.stderr
     assert "glibc" in done.stdout
-    found = comparison.load(tmp_path / "out" / "comparison.json")
-    (standing,) = found.standings
+    (standing,) = comparison.load(tmp_path / "out" / "comparison.json").standings
     assert [each.failures for each in standing.all] == [(), (), ()]
     assert "refills" in standing.of("default").counters
     assert set(standing.of("glibc").counters) == {"ops", "minor_faults"}

@@ -171,8 +171,7 @@ def test_an_attempt_does_not_count_the_pairs_of_the_attempt_before():
     bench = bench_of(adding(0.0, 0.2), SIMULATED)
     prove(bench, DEFAULT, [FINALIST, LONGER], alpha=claim_error(0), until=0.5)
     refused = len(bench.ledger.blocks)
-    proof = chained(bench, LONGER)
-    assert proof.interval.pairs == len(bench.ledger.blocks) - refused
+    assert chained(bench, LONGER).interval.pairs == len(bench.ledger.blocks) - refused
 
 
 def test_a_resumed_proof_keeps_its_plan_where_the_new_session_knows_less():

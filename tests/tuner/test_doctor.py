@@ -140,8 +140,7 @@ def watched(code, folder):
 
 @pytest.mark.parametrize("words", [["doctor"], ["doctor", "--json"]], ids=" ".join)
 def test_the_doctor_writes_and_starts_nothing_else(words, tmp_path):
-    seen = watched(f"assert cli.status_of({words}) == 0", tmp_path)
-    ((what, words_started),) = seen
+    ((what, words_started),) = watched(f"assert cli.status_of({words}) == 0", tmp_path)
     assert what == "start"
     assert words_started.endswith(f" {tmp_path / 'bin' / 'hyperfine'} --version")
     assert list((tmp_path / "home").iterdir()) == []

@@ -261,8 +261,7 @@ def test_one_of_debian_is_tuned_where_it_is_linked(family, compiled):
     parts = insides.of_run(program)
     (part,) = (each for each in parts if each.name == f"inside:{family}")
     knob, value = KNOBS[family]
-    environment = allocator.get(part.name).environment({knob: value}, part)
-    assert "LD_PRELOAD" not in environment
+    assert "LD_PRELOAD" not in allocator.get(part.name).environment({knob: value}, part)
     outcomes = measured(program, parts, Arm("none"), Arm.of(part.name, {knob: value}))
     assert [(each.status, each.detail) for each in outcomes] == [("ok", "")] * 2
 

@@ -137,8 +137,7 @@ def test_no_header_without_the_row_builds(grown, build_core, header):
 def test_a_frozen_library_refuses_each_variable(build_core, header):
     defines = {"HZ_CONFIG_HEADER": str(header), "HZ_FROZEN": "ON", "HZ_WERROR": "ON"}
     library = build_core(targets=["hz_shared"], **defines) / "libhz.so"
-    done = told(library)
-    said = json.loads(done.stderr.removeprefix("HZ_CONFIRM "))
+    said = json.loads(told(library).stderr.removeprefix("HZ_CONFIRM "))
     assert (said["config"], said["frozen"]) == (CHANGED, True)
     for variable, value in VARIABLES.items():
         refused = told(library, **{variable: value})

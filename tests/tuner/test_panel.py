@@ -309,8 +309,7 @@ def test_a_stop_in_the_panel_loses_nothing_and_the_study_goes_on_with_the_next_b
     ],
 )
 def test_a_panel_needs_time_or_is_asked_for(changes, seconds):
-    request = replace(TuneRequest(LARSON), **changes)
-    assert request.budget().reserved_s == pytest.approx(seconds)
+    assert replace(TuneRequest(LARSON), **changes).budget().reserved_s == pytest.approx(seconds)
 
 
 # ---- the whole way -------------------------------------------------------------------------------

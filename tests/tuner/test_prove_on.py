@@ -88,8 +88,7 @@ def test_a_gain_of_the_trace_alone_is_none(carry_out):
 
 
 def test_a_study_stopped_on_the_program_goes_on(carry_out, tmp_path):
-    stopped = carry_out(0.1, stop_after=5)
-    assert stopped.profile.claim.verdict == "interrupted"
+    assert carry_out(0.1, stop_after=5).profile.claim.verdict == "interrupted"
     before = Ledger.of(recording(tmp_path / "out").blocks).on_program
     assert len(before) == 5
     result = carry_out(0.1, resume=True)

@@ -269,8 +269,7 @@ def test_a_chain_adds_the_strongest_parameter_first(toy_space):
 @pytest.mark.parametrize("name", ["tpe", "optuna.samplers:NSGAIISampler"])
 def test_any_sampler_of_optuna_finds_a_great_gain(name, toy_space):
     bench = bench_of(spin_wins(), SIMULATED, budget_s=120.0)
-    search = Search(bench, toy_space, seed=1, sampler=name)
-    search.run(share=0.5)
+    Search(bench, toy_space, seed=1, sampler=name).run(share=0.5)
     assert len(bench.ledger.searched) > 10
     best = searched(bench, toy_space).best()
     assert best is not None and best.config["lock"] == "spin"
@@ -308,8 +307,7 @@ class TwoSpeeds:
 
     def draw(self, rng, rounds, arms):
         slow = np.where(rng.random((rounds, arms)) < 0.4, -0.2, 0.0)
-        noise = rng.normal(0.0, 0.004, (rounds, arms))
-        return slow + noise
+        return slow + rng.normal(0.0, 0.004, (rounds, arms))
 
 
 class TwoMoments:
@@ -320,8 +318,7 @@ class TwoMoments:
 
     def draw(self, rng, rounds, arms):
         self.blocks += 1
-        noise = rng.normal(0.0, 0.004, (rounds, arms))
-        return noise - 0.2 * (self.blocks % 2)
+        return rng.normal(0.0, 0.004, (rounds, arms)) - 0.2 * (self.blocks % 2)
 
 
 def runs_bench(run_ms, noise=STEADY, budget_s=300.0):

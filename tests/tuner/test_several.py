@@ -99,8 +99,7 @@ def test_a_block_that_was_stopped_between_two_workloads_is_left_out(tmp_path):
     with LocalStudy(tmp_path, {"a": "b"}, MACHINE) as store:
         first, second = several([flat, flat], store), several([flat, flat], store)
         first._executors[0].measure([CONTROL], role="aa", rounds=2, number=0)
-        block = second.measure([CONTROL], role="aa", rounds=2, number=0)
-        assert store.replay() == (block,)
+        assert (second.measure([CONTROL], role="aa", rounds=2, number=0),) == store.replay()
 
 
 def test_what_is_good_for_all_is_found_with_an_interval_for_each(toy_space):

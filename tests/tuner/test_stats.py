@@ -299,8 +299,7 @@ def test_a_quiet_machine_is_not_taken_for_as_noisy_as_another_one():
     found = []
     for _ in range(200):
         measured = [pairs(gain, 3) for _ in range(20)]
-        noise = estimate_noise([pairs(0.0, 8), *measured])
-        found += pool(measured, noise)
+        found += pool(measured, estimate_noise([pairs(0.0, 8), *measured]))
     assert np.std([one.raw - gain for one in found]) <= 0.02
     assert 0.7 <= np.std([(one.raw - gain) / one.raw_error for one in found]) <= 1.1
 

@@ -84,8 +84,7 @@ def test_a_study_keeps_its_budget_and_comes_to_its_verdict(name, toy_space):
     assert bench.budget.elapsed() <= 1.1 * bench.budget.total_s
     assert heard(bench).lines[0].startswith("calibrated: noise floor")
     phases = [status.phase for status in heard(bench).statuses]
-    searching = heard(bench).statuses[phases.index("search") :]
-    assert all(status.floor > 0.0 for status in searching)
+    assert all(status.floor > 0.0 for status in heard(bench).statuses[phases.index("search") :])
     if verdict == "no_gain":
         assert decision.arm.is_default
         assert decision.interval.low < 0.0 < decision.interval.high

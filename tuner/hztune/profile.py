@@ -345,8 +345,7 @@ def _judge(profile: Profile) -> None:
 
 
 def _judge_claim(claim: Claim) -> None:
-    ends = (claim.ci_low, claim.ratio, claim.ci_high)
-    known = [each for each in ends if each is not None]
+    known = [each for each in (claim.ci_low, claim.ratio, claim.ci_high) if each is not None]
     if len(known) < 3 and (known or claim.verdict in ("improved", "less_memory")):
         raise UsageError("result lacks its ratio or an end of its interval")
     if known != sorted(known):

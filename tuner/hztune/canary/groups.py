@@ -60,13 +60,13 @@ def read_groups(path: Path) -> tuple[FleetUnit, ...]:
 def assigned(path: Path, share: float, seed: int) -> tuple[FleetUnit, ...]:
     """Draws which units of a file of lines `unit,stratum` are treated, of each stratum its share.
 
-    What is no whole unit in one stratum is carried on to the next, so that the sum is right.
+    What is no whole unit in one stratum is carried on to another, drawn too, so that the sum is right.
     """
     random, found, owed = Random(seed), list[FleetUnit](), 0.5
     strata: dict[str, list[str]] = {}
     for name, *more in _lines_of(path):
         strata.setdefault("".join(more[:1]), []).append(name)
-    for stratum, names in sorted(strata.items()):
+    for stratum, names in random.sample(sorted(strata.items()), len(strata)):
         owed += share * len(names)
         treated = {*random.sample(sorted(names), int(owed))}
         owed -= len(treated)

@@ -51,6 +51,7 @@ _MORE_MISSING = 0.05  # of those of treated units than of control, but where one
 _LEAST_MISSING = 0.001  # of them is a difference
 _CHANCE = 0.025  # that a look holds though units of both groups lose as many: the next may not
 _ROLLOUT = 0.25  # of the baseline: its end, which does not count
+_FEW = 2  # blocks in which a unit tells a rail, which are no habit
 _STEADY = 0.8  # of the blocks in which a unit is there: a rail that is told all the time
 _SILENT = GuardRail(name="silent")  # the rail that each canary has
 
@@ -167,23 +168,26 @@ def _rails(tables: FleetTables, canary: Canary) -> Iterator[RailEvents]:
         since = np.maximum.accumulate(np.where(told, tables.blocks[:, None], -math.inf))
         is_later = tables.blocks[:, None] > since[-1]
         is_told = lively & ~is_later & (tables.blocks[:, None] - since < _LEAST_BLOCKS)
-        # some are told at events alone, and then in few blocks; a new unit may never tell it
-        could = lively & ~is_later & (since > -math.inf)
-        is_steady = is_told.sum(axis=0) > np.maximum(_STEADY * could.sum(axis=0), 2 * _LEAST_BLOCKS)
-        is_steady |= ~told.any(axis=0) & (2 * is_steady[control].sum() > control.sum())
+        # since any told it: one that is told at events alone is told in few blocks
+        could = lively & (told.any(axis=1).cumsum() > 0)[:, None]
+        is_steady = is_told.sum(axis=0) > _STEADY * (could & ~is_later).sum(axis=0)
+        is_steady &= told.sum(axis=0) > _FEW
+        # what most tell, a new unit should
+        is_new = ~could[_baseline(tables, canary)].any(axis=0)
+        is_steady |= is_new & (2 * is_steady[control].sum() > control.sum())
         is_mute = is_steady & (tables.passed - 1 - since[-1] > _late(tables))
         is_mute &= (lively & is_later).sum(axis=0) > _LEAST_BLOCKS
         is_over = _too_many(is_mute, (treated & is_steady, control & is_steady))
+        is_over |= (is_mute & treated).sum() > max(1.0, (is_steady & treated).sum() / 2.0)
         yield RailEvents(rail.name, counts, hit, is_crossed, bool(rows.any()), is_over)
 
 
 def _too_many(bad: NDArray[np.bool_], groups: Sequence[NDArray[np.bool_]]) -> bool:
-    # treated beside control: one more is chance, or one SD, of a tenth of the treated at most;
-    # more than half of them is not
+    # treated beside control: one more is chance, or one SD, of a tenth of the treated at most
     (own, units), (other, others) = ((int(bad[each].sum()), int(each.sum())) for each in groups)
     ratio = units / max(1, others)
     chance = max(1.0, min(math.sqrt((own + other) * ratio), _MOST_MISSING * units))
-    return own > min(chance + other * ratio, max(1.0, units / 2.0))
+    return own > chance + other * ratio
 
 
 def _late(tables: FleetTables) -> float:
@@ -198,7 +202,10 @@ def _baseline(tables: FleetTables, canary: Canary) -> NDArray[np.bool_]:
 
 
 def _strata(canary: Canary) -> NDArray[np.int_]:
-    return np.unique([unit.stratum for unit in canary.units], return_inverse=True)[1]
+    # one that has one group alone joins another: else its units were compared with none
+    names, (treated, control) = np.array([unit.stratum for unit in canary.units]), of_groups(canary)
+    both = np.intersect1d(names[treated], names[control])
+    return np.unique(np.where(np.isin(names, both), names, [*both, ""][0]), return_inverse=True)[1]
 
 
 def log_odds(
@@ -236,8 +243,7 @@ def _effect(tables: FleetTables, canary: Canary, metric: CanaryMetric) -> Metric
         figures = np.log(figures) if metric.is_ratio else figures
     known = np.isfinite(figures)
     figures = np.where(known, figures, np.nan)
-    use = np.minimum(*(known[:, each].mean(axis=1) for each in groups))
-    is_used = use >= LEAST_SHARE
+    is_used = np.minimum(*(known[:, each].mean(axis=1) for each in groups)) >= LEAST_SHARE
     after, before = figures[is_after & is_used], figures[is_before & is_used]
     if len(after) < _LEAST_BLOCKS:
         return MetricEffect(metric, f"{len(after)} blocks of the {_LEAST_BLOCKS} that are needed")
@@ -273,12 +279,17 @@ def _missing(
     """
     groups, strata = of_groups(canary), _strata(canary)
     is_late = tables.blocks >= tables.passed - _late(tables)
+    is_common = known.mean(axis=1) >= LEAST_SHARE
     here, was_here = (np.logical_or.reduce(tables.seen[lines])
-                      for lines in (tables.blocks >= 0, is_before & known.any(axis=1)))  # fmt: skip
+                      for lines in (tables.blocks >= 0, is_before & is_common))  # fmt: skip
     had, ones = known[tables.blocks < 0].any(axis=0), np.ones(len(here))
+    # the share that each told of it where it was seen; a unit without a past, all
+    usual = known[is_before].sum(axis=0) / np.maximum(tables.seen[is_before].sum(axis=0), 1)
+    usual = np.where(usual > 0.0, usual, 1.0)
     restart = max(1.0, min(SILENT_BLOCKS, canary.spec.settle_s / canary.spec.step_s))
     for lines in (is_after, is_after & is_late):
-        lost = np.where(here & (had | ~was_here), 1.0 - _told(known[lines], restart), np.nan)
+        lost = np.maximum(usual - _told(known[lines], restart), 0.0)
+        lost = np.where(here & (had | ~was_here), lost, np.nan)
         rate = effect_of(lost, np.nan * ones, groups[0], strata, ones)
         if rate is None:
             continue  # nor is there an effect
@@ -290,7 +301,7 @@ def _missing(
             return f"treated units tell {rate.estimate:.1%} less of it than control does"
     seen = tables.seen[is_late].sum(axis=0)
     told = known[is_late].sum(axis=0) / np.maximum(seen, 1)
-    is_mute = had & (seen > 0) & (told < np.median(told[seen > 0]) / 2)
+    is_mute = had & (seen > 0) & (told < np.minimum(usual, np.median(told[seen > 0])) / 2)
     treated, control = (int(is_mute[each].sum()) for each in groups)
     if treated * groups[1].sum() > control * groups[0].sum():
         return f"{treated} treated units that are there seldom tell it, and {control} of control"

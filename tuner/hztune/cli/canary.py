@@ -36,8 +36,7 @@ def assign_command(units: Path, share: str, form: Any, seed: int) -> None:
     compared with one another. Prints the groups as a file for `hztune canary judge`, as commands
     that label pods, as an inventory of Ansible, or as variables of a shell with the hosts.
     """
-    drawn = api.assigned(units, percentage(share, "--share"), seed)
-    print_lines(api.group_lines(drawn, form))
+    print_lines(api.group_lines(api.assigned(units, percentage(share, "--share"), seed), form))
 
 
 @canary_command.command("judge", cls=FilledCommand, params=[

@@ -106,8 +106,7 @@ class AlternateExecutor(RunExecutor):
 
     def _play(self, parts: list[Part], rounds: int, number: int, rng: random.Random) -> float:
         program = self.program
-        is_apart = program.prepare or program.cleanup or program.service
-        runs = 1 if is_apart else rounds
+        runs = 1 if program.prepare or program.cleanup or program.service else rounds
         for first in range(0, rounds, runs):
             for index, run in without_strangers(self._runs(parts, runs, rng)):
                 self._count(index, parts[index], first + run.number, run)
@@ -272,8 +271,7 @@ class _Playing:
 
     def began(self, event: Mapping[str, Any]) -> None:
         self._pid, self._program_pid = event["pid"], event["program_pid"]
-        watching_it = watching(self._pid, self.unit.look, ())
-        self._watcher = self._watched.enter_context(watching_it)
+        self._watcher = self._watched.enter_context(watching(self._pid, self.unit.look, ()))
         if self._holdings is not None:
             self._watched.enter_context(self._holdings.watching(self.number, self._pid))
 

@@ -76,8 +76,7 @@ class ProgramExecutor(AlternateExecutor):
         return super().measure(arms, role=role, rounds=rounds, number=number)
 
     def _play(self, parts: list[Part], rounds: int, number: int, rng: random.Random) -> float:
-        is_by_turns = self._is_by_turns and self.fits(len(parts))
-        way = AlternateExecutor if is_by_turns else RunExecutor
+        way = AlternateExecutor if self._is_by_turns and self.fits(len(parts)) else RunExecutor
         return way._play(self, parts, rounds, number, rng)
 
     def _choose(self, control: Arm) -> None:

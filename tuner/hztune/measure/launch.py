@@ -122,8 +122,7 @@ class Run:
         """Its time without what other programs took of it, as far as that is known, seconds."""
         if self.threads > 1 or self.processes != 1:
             return self.wall_s
-        worked_s = min(self.wall_s, self.cpu_ns * 1e-9)
-        return max(1e-9, worked_s, self.wall_s - self.delay_s)
+        return max(1e-9, min(self.wall_s, self.cpu_ns * 1e-9), self.wall_s - self.delay_s)
 
 
 @dataclass(slots=True)

@@ -239,8 +239,7 @@ def _rate(wall_s: float, stdout: str, *, of_p99: bool = False) -> float | Fault:
     """The rate that hz-bench reports, or 1 / ns that 99 of 100 mallocs, and frees, keep to."""
     found = object_in(stdout)
     if of_p99 and (told := found.get("latency")):
-        slowest = max(told[call]["p99_ns"] for call in ("malloc", "free"))
-        return rate_of(str(slowest), "lower")
+        return rate_of(str(max(told[call]["p99_ns"] for call in ("malloc", "free"))), "lower")
     if not of_p99 and "ops_per_s" in found:
         return rate_of(str(found["ops_per_s"]), "higher")
     return Fault("bad_output", f"hz-bench printed no {'latencies' if of_p99 else 'result'}")

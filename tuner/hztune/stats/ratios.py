@@ -41,8 +41,7 @@ def pair_ratio(reference: Outcome, candidate: Outcome) -> PairRatio | None:
     a, b = _by_round(reference.turns), _by_round(candidate.turns)
     common = sorted(a.keys() & b.keys())
     if not common:
-        log_ratio = math.log(candidate.ops_per_s / reference.ops_per_s)
-        return PairRatio(log_ratio, math.nan, 1)
+        return PairRatio(math.log(candidate.ops_per_s / reference.ops_per_s), math.nan, 1)
     count = len(common)
     x, y = (np.array([rates[r] for r in common]) for rates in (a, b))
     mean_x, mean_y = x.sum() / count, y.sum() / count

@@ -70,8 +70,7 @@ def chain(proposer: Proposer, row: LevelRow, refused: Collection[LevelRow], *, m
     """
     model = proposer.model()
     assert model is not None
-    steps = _steps(proposer, model, row)
-    rows = [each for each in steps if each not in refused]
+    rows = [each for each in _steps(proposer, model, row) if each not in refused]
     rows = [*rows[: most - 1], row] if len(rows) > most else rows
     while len(rows) < most and (more := _addition(proposer, model, rows[-1], refused)) is not None:
         rows.append(more)
