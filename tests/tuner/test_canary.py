@@ -587,12 +587,6 @@ def test_the_most_events_are_those_beyond_a_control_as_large():
     assert (found.events, found.is_crossed) == ((8, 32), False)
 
 
-def test_a_rail_that_is_never_seen_is_said():
-    asked = canary(rails=[OOM])
-    page = api.canary_page(verdict_of(fleet(), asked), asked)
-    assert "| oom | 0 (0) | 0 (0) | no row yet |" in page
-
-
 def test_the_death_of_most_of_the_fleet_is_no_silence_of_its_source():
     assert verdict_of(without(fleet(), ALL[4:], 20), canary(control=4)).answer == "revert"
 

@@ -19,7 +19,7 @@ import hztune.prometheus
 from hztune import api, schema
 from hztune.canary import sources, vigil
 from hztune.canary.sources import FleetRow, parsed_rows
-from hztune.canary.spec import CanaryMetric, CanarySpec
+from hztune.canary.spec import CanaryMetric, CanarySpec, GuardRail
 from hztune.canary.verdict import verdict_of
 from hztune.cli import canary as canary_commands
 from hztune.cli import status_of
@@ -280,6 +280,12 @@ def test_a_watch_that_is_interrupted_tells_what_it_knows(tmp_path, clock, monkey
     with pytest.raises(KeyboardInterrupt):
         api.judge_canary(canary(folder=tmp_path), told.append, for_s=math.inf)
     assert told[-1].startswith("# Canary: hold")
+
+
+def test_a_rail_that_is_never_seen_is_said():
+    asked = canary(rails=[GuardRail(name="oom")])
+    page = api.canary_page(verdict_of(fleet(), asked), asked)
+    assert "| oom | 0 (0) | 0 (0) | no row yet |" in page
 
 
 def test_rows_of_other_metrics_than_the_asked_are_told(tmp_path):

@@ -60,7 +60,7 @@ def read_groups(path: Path) -> tuple[FleetUnit, ...]:
 def assigned(path: Path, share: float, seed: int) -> tuple[FleetUnit, ...]:
     """Draws which units of a file of lines `unit,stratum` are treated, of each stratum its share.
 
-    What is no whole unit in one stratum is carried on to another, drawn too, so that the sum is right.
+    What is no whole unit in one is carried on to another, drawn too, so that the sum is right.
     """
     random, found, owed = Random(seed), list[FleetUnit](), 0.5
     strata: dict[str, list[str]] = {}
