@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
-    "tuner": {"code": 19300, "modules": 128, "functions": 1718, "classes": 267, "docstrings": 2950},
+    "tuner": {"code": 19300, "modules": 128, "functions": 1717, "classes": 267, "docstrings": 2950},
     "tests": {"code": 16400},
     "experiments": {"code": 5700},
     "core in C": {"code": 19600},
