@@ -143,14 +143,15 @@ def test_a_mean_over_time_passes_its_bound_at_any_look_in_no_more_cases_than_its
     assert (steps[:, looks - 1] / np.sqrt(looks) > bounds).any(axis=1).mean() <= 0.01
 
 
-def test_two_units_a_group_claim_nothing_and_hear_how_many_would():
+def test_one_or_two_units_a_group_claim_nothing_and_hear_how_many_would():
+    assert "in strata with both groups" in verdict_of(fleet(1), canary(1)).reasons[0]
     assert "a group would show" in verdict_of(fleet(2, treated=0.98), canary(2)).reasons[0]
 
 
 @pytest.mark.parametrize("rows", [[], fleet(before=60, after=0)])
 def test_a_canary_whose_start_lies_ahead_says_when_it_begins(rows):
-    found = verdict_of(rows, canary(step_s=300.0))
-    assert (found.passed_s, found.unseen) == (0.0, ()) and START in found.reasons[0]
+    found, begins = verdict_of(rows, canary(step_s=300.0)), f"it begins at {START}"
+    assert (found.passed_s, found.unseen, begins in found.reasons[0]) == (0.0, (), True)
 
 
 def test_zeros_and_figures_that_are_none_are_said_and_hold():
@@ -187,7 +188,7 @@ def test_a_metric_that_is_not_told_any_more_is_no_more_judged_as_no_worse():
     assert found.effects[1].interval is not None
 
 
-def test_units_of_types_that_one_group_alone_has_are_compared_with_each_other():
+def test_units_of_types_that_one_group_alone_has_are_compared_all_the_same():
     types = [str(at) if at in (*range(4), *range(16, 20)) else "a" for at in range(20)]
     units = map(lambda unit, name: unit._replace(stratum=name), canary().units, types)
     rows = [row._replace(value=1.5 * row.value) if row.unit in ALL[16:] and row.at_s > START_S
@@ -242,8 +243,8 @@ def test_nothing_is_promoted_before_a_quarter_of_the_time_but_it_may_be_reverted
     early = [row for row in fleet(treated=0.97) if row.at_s <= START_S + 1200.0]
     found = verdict_of(early, canary())
     assert (found.answer, found.is_settled) == ("hold", False) and "30:00" in found.reasons[0]
-    for blocks, answer in ((3, "hold"), (20, "revert")):
-        worse = [row for row in fleet(treated=2.0) if row.at_s <= START_S + 60.0 * blocks]
+    for blocks, times, answer in ((3, 2.0, "hold"), (20, 1.05, "revert")):
+        worse = [row for row in fleet(treated=times) if row.at_s <= START_S + 60.0 * blocks]
         assert verdict_of(worse, canary()).answer == answer
 
 
@@ -425,11 +426,12 @@ def test_few_treated_that_die_are_not_hidden_by_as_many_of_a_large_control():
     assert "not seen since the start" in verdict_of(rows, canary(control=15)).reasons[0]
 
 
-@pytest.mark.parametrize("came, answer", [(5, "hold"), (1, "promote")])
-def test_new_units_that_do_not_come_up_are_lost_where_others_do_but_one_alone(came, answer):
+@pytest.mark.parametrize("came, is_lost", [(5, True), (1, False)])
+def test_new_units_that_do_not_come_up_are_lost_where_others_do_but_one_alone(came, is_lost):
     rows = without(fleet(treated=0.95), [f"u{unit}" for unit in range(came)], -math.inf, -10)
     found = verdict_of(without(rows, TREATED[:5], -math.inf), canary())
-    assert found.answer == answer and ("not seen" in found.reasons[0]) == (answer == "hold")
+    assert found.answer == ("hold" if is_lost else "promote")
+    assert ("not seen since the start" in found.reasons[0]) == is_lost
 
 
 # ---- guard rails ---------------------------------------------------------------------------------
@@ -554,7 +556,7 @@ def test_units_that_are_listed_and_not_there_are_none_to_bet_on():
 def test_the_restart_that_brings_the_change_is_no_silence_if_it_ends(back, answer):
     rows = without(fleet(sd=0.05), TREATED, -3, back)
     found = verdict_of(rows, canary())
-    assert found.answer == answer and ("start is" in found.reasons[0]) == (answer == "revert")
+    assert found.answer == answer and ("too early" in found.reasons[0]) == (answer == "revert")
     early = [row for row in rows if row.at_s <= START_S + 240.0]
     assert verdict_of(early, canary()).answer == "hold"
 

@@ -472,6 +472,5 @@ def await_true(holds):
 def test_metrics_are_served_whatever_stands_behind_their_path():
     with server("127.0.0.1", 0) as served:
         Thread(target=served.handle_request).start()
-        assert (
-            urlopen(f"http://127.0.0.1:{served.server_port}/metrics?a=b", timeout=60).status == 200
-        )
+        url = f"http://127.0.0.1:{served.server_port}/metrics?a=b"
+        assert urlopen(url, timeout=60).status == 200

@@ -261,6 +261,6 @@ def _why_deaf(process: Process) -> str:
         )
     return (
         f"{process} takes no requests: start it on hz with {_SWITCH}=1, or with "
-        "LD_PRELOAD=[ITS ALLOCATOR:]$(hztune paths --agent). If you did, it is the child of a "
-        f"fork: {instead}"
+        "LD_PRELOAD=$(hztune paths --agent), behind its own allocator if that is preloaded. If you "
+        f"did, it is the child of a fork: {instead}"
     )
