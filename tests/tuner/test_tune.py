@@ -11,6 +11,7 @@ import pytest
 from lab.replay import ModelNoise, Truth
 
 from hztune.blocks import Arm, spent_s
+from hztune.errors import HztuneError
 from hztune.result import Decision
 from hztune.store.log import LocalStudy
 from hztune.study import search as race
@@ -326,3 +327,10 @@ def test_the_budget_that_is_named_would_do(toy_space):
             enough_s = float(re.findall(r"--budget (\d+)s would do", found.why)[0])
             runs = case.runs * enough_s / case.budget_s
             assert judge(replace(case, budget_s=enough_s, runs=runs), toy_space)
+
+
+def test_a_default_that_never_ran_is_the_reason_before_the_time(toy_space):
+    """Where there is no time for a calibration, the blocks that it would have had show it, too."""
+    bench = Case(40.0, 10, {}).bench(lambda arm: Truth(status="crash"))
+    with pytest.raises(HztuneError, match=r"hz with its defaults does not run: (\d) of \1 "):
+        Winner(bench, toy_space, 1).run()

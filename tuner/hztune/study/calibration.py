@@ -190,17 +190,20 @@ def calibrate(
         if judge is not None:
             judge(bench)
         bench.measure([control] * COPIES, "aa", rounds)
-        _refuse_failing(bench)
+        refuse_failing(bench, control)
         rounds = bench.rounds(COPIES, most_s)
         bench.tell("calibrate")
 
 
-def _refuse_failing(bench: Workbench) -> None:
-    outcomes = bench.ledger.calm_controls
+def refuse_failing(bench: Workbench, control: Arm) -> None:
+    """HztuneError: the default fails too often, so that nothing can be compared with it."""
+    measured = [each for block in bench.ledger.own_blocks() for each in block.outcomes]
+    outcomes = [each for each in measured if each.arm == control]
     bad = [outcome for outcome in outcomes if not outcome.ok]
-    if len(bad) < max(2, _TOO_OFTEN * len(outcomes)):
+    is_often = len(bad) >= max(2, _TOO_OFTEN * len(outcomes))
+    if not bad or not (is_often or len(bad) == len(outcomes)):
         return
-    last, name = bad[-1], outcomes[0].arm.allocator
+    last, name = bad[-1], control.allocator
     told = "the unchanged program" if name == UNCHANGED_PROGRAM else f"{name} with its defaults"
     often = "does not run" if len(bad) == len(outcomes) else "does not always run"
     how = f"{len(bad)} of {len(outcomes)} measurements failed ({last.words})"

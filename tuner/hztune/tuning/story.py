@@ -38,6 +38,7 @@ from hztune.study.calibration import (
     calibrate,
     latest_search,
     no_time_for_claim,
+    refuse_failing,
     require_enough,
     warnings_about,
 )
@@ -144,6 +145,7 @@ class Story(ABC):
         count = next((n for n in counts if bench.budget.allows(2.0 * cost_s(n))), 1)
         while arms and bench.budget.allows(cost_s(count), PROVED_BY):
             bench.measure([self.control, *arms[:count]], "search", rounds)
+        refuse_failing(bench, self.control)
 
     def search_until(self, share: float) -> bool:
         """Searches until that share, or sooner, for the proof; returns whether it measured."""
