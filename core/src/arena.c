@@ -243,6 +243,7 @@ static void advise_new(size_t from, size_t to)
 {
     void *address = hz_page_address(from);
     const size_t bytes = (to - from) << HZ_PAGE_SHIFT, in_use = hz_atomic_peek(&hz_cuts.of_short);
+    if (from > arena.usable_pages) hz_atomic_put(&arena.huge_from, from); /* no range has a gap */
     hz_arena_advise(address, bytes);
     if (hz_cfg.thp != HZ_THP_ADAPTIVE || in_use < SHORT_LEAST || in_use < arena.huge_bytes) return;
     if (!hz_os_ask_huge_pages(address, bytes)) return;
@@ -310,6 +311,7 @@ static void leave_gap(size_t start, size_t pages)
 {
     const size_t end = round_up(start + pages, SKIP_PAGES) + 1;
     arena.usable_pages = arena.used_pages = end;
+    hz_atomic_put(&arena.huge_from, end);
 }
 
 static bool extend(size_t pages, size_t *first)

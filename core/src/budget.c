@@ -18,6 +18,7 @@ enum {
     EPOCH_SHIFT = 7,    /* an epoch has 128 ms */
     EPOCH_MS = 1 << EPOCH_SHIFT,
     EPOCHS = 1 << 24, /* their numbers come again after that many: 24 days */
+    LATE = 8,         /* a thread may see the clock so many epochs after another one */
     COUNT_BITS = 20,  /* for the threads of an epoch */
     COUNT_MOST = (1 << COUNT_BITS) - 1,
 };
@@ -50,7 +51,7 @@ static uint64_t with_one_more(uint64_t work, uint32_t epoch)
     const uint32_t passed = (epoch - epoch_of(work)) % EPOCHS;
     const uint32_t now = passed == 0 ? now_of(work) : 0;
     const uint32_t before = passed == 0 ? before_of(work) : passed == 1 ? now_of(work) : 0;
-    if (passed > EPOCHS / 2) return work;
+    if (passed > EPOCHS - LATE) return work;
     return ((uint64_t)epoch << COUNT_BITS | before) << COUNT_BITS | (now + (now < COUNT_MOST));
 }
 

@@ -287,6 +287,7 @@ static hz_heap *heap_find(uint32_t node, hz_stat *how)
 
 static void heap_take(hz_heap *heap, hz_stat how)
 {
+    heap->astray = 0;
     heap_use(heap);
     if (hz_is_controlled()) hz_atomic_poke(&heap->thread, hz_os_thread());
     hz_count(how, 1);
@@ -315,8 +316,10 @@ HZ_SLOW hz_heap *hz_heap_follow(void)
     hz_stat how;
     hz_heap *const old = hz_heap_mine;
     const int saved = errno;
+    const uint32_t node = hz_os_node() % hz_map.nodes;
     old->astray = 0;
-    hz_heap *heap = heap_find(hz_os_node() % hz_map.nodes, &how);
+    if (node == hz_node_of(old->shard)) return old;
+    hz_heap *heap = heap_find(node, &how);
     if (heap != NULL) {
         heap_leave(old);
         heap_take(heap, how);

@@ -146,6 +146,7 @@ static uint32_t span_colour(uint32_t first_page, uint32_t class_)
     return (1 + first_page * COLOUR_STEP % (COLOURS - 1)) * HZ_CACHE_LINE_BYTES;
 }
 
+/* A span that no bin has yet: its pages have no class, see span_open. */
 static hz_page_info *span_make(uint32_t shard, uint32_t class_)
 {
     bool zeroed;
@@ -156,16 +157,22 @@ static hz_page_info *span_make(uint32_t shard, uint32_t class_)
     for (size_t i = 0; i < pages; i++) {
         span[i].head = first;
         span[i].colour = i == 0 ? span_colour(first, class_) : 0;
-        if (i > 0) span[i].class_ = (uint8_t)class_;
         span[i].shard = (uint8_t)shard;
     }
     span->capacity = (uint32_t)(((pages << HZ_PAGE_SHIFT) - span->colour) / hz_class_bytes[class_]);
     span->cut = span->free_count = span->scan_word = 0;
     span->listing = HZ_SPAN_UNLISTED;
-    hz_plain_put(&span->class_, (uint8_t)class_); /* from now on it is a span */
     if (hz_cfg.prefault == HZ_PREFAULT_ON) span_prefault(span, zeroed);
     hz_count(HZ_STAT_spans_made, 1);
     return span;
+}
+
+/* Gives a span to its bin, whose lock is held: a block that was freed twice may be coming back to
+ * it, from when its pages were another span. */
+static void span_open(hz_page_info *span, uint32_t class_)
+{
+    for (size_t i = span->pages; i > 1; i--) span[i - 1].class_ = (uint8_t)class_;
+    hz_plain_put(&span->class_, (uint8_t)class_); /* from now on it is a span */
 }
 
 /* Removes the seals of all blocks of a span whose pages are to serve something else. Where a block
@@ -343,6 +350,7 @@ static hz_page_info *make_unlocked(hz_bin *bin, uint32_t shard, uint32_t class_)
     hz_lock_release(&bin->lock);
     hz_page_info *span = span_make(shard, class_);
     hz_lock_take(&bin->lock);
+    if (span != NULL) span_open(span, class_);
     return span;
 }
 

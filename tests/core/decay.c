@@ -1,6 +1,6 @@
 /*
- * What decays: depots give up blocks that no request takes, and what is free at last goes back to
- * the system. hz is given a clock that only the checks move.
+ * What goes by the clock: depots give up blocks that no request takes, what is free at last goes
+ * back to the system, and threads at work share. hz is given a clock that only the checks move.
  */
 #include "check.h"
 #include "fake_os.h"
@@ -156,6 +156,33 @@ CHECK("frees of large blocks let depots decay")
     os_ms += (uint64_t)hz_cfg.decay_ms;
     for (int i = 0; i < FREES; i++) hz_free(hz_malloc(HZ_CLASS_MAX_BYTES + 1));
     require(in_depot(SIZE) < before, "all %u blocks stay", before);
+}
+
+/* ---- budgets -------------------------------------------------------------------------------- */
+
+enum { AT_WORK = 4 };
+static pthread_barrier_t barrier;
+static size_t whole;
+
+static void *share_the_bytes(void *unused)
+{
+    hz_free(hz_malloc(SIZE)); /* it runs short */
+    (void)pthread_barrier_wait(&barrier);
+    const size_t part = hz_budget_of(hz_heap_mine);
+    require(part <= whole / AT_WORK, "%zu of %zu bytes for one", part, whole);
+    (void)pthread_barrier_wait(&barrier);
+    return unused;
+}
+
+CHECK("threads at work share the bytes of magazines after an uptime of 18 days, too")
+{
+    crowd threads;
+    hz_free(hz_malloc(SIZE));
+    whole = hz_budget_of(hz_heap_mine);
+    os_ms = UINT64_C(3) << 29;
+    (void)pthread_barrier_init(&barrier, NULL, AT_WORK);
+    crowd_start(&threads, AT_WORK, share_the_bytes);
+    crowd_end(&threads);
 }
 
 int main(int argc, char **argv)

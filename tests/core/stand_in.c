@@ -349,6 +349,8 @@ PROGRAM("--pinned")
     require(hz_node_of(hz_heap_mine->shard) == my_node, "it follows to another node");
     require(node_asks <= ASKS_MOST, "the node was asked for %zu times", node_asks);
     hz_free(blocks[0]);
+    hz_heap *const heap = hz_heap_mine;
+    require(hz_heap_follow() == heap, "a thread that has come home changes its heap");
 }
 
 CHECK_IN(60, "a thread that was pinned after its first call gets memory of its new node")
