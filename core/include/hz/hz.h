@@ -85,8 +85,8 @@ typedef enum hz_set_status {
  * Gives the parameter `name` the value `value`, spelled as in the environment: hz_set("decay_ms",
  * "0", ...). Any thread may call it at any time, but no signal handler. If the result is not
  * HZ_SET_DONE, nothing has changed, and `message` (of `size` bytes, always terminated) says what
- * was got and what is legal. `hztune params --live` lists the parameters that may change. Old names
- * are understood. A child of fork begins with the values of its parent.
+ * was got and what is legal. `hztune params --live` lists the parameters that may change. A child of
+ * fork begins with the values of its parent.
  */
 HZ_API hz_set_status hz_set(const char *name, const char *value, char *message, size_t size);
 
