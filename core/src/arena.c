@@ -69,7 +69,6 @@ static struct {
     size_t usable_pages; /* pages are claimed up to here, except gaps */
     size_t used_pages;   /* pages are handed to the page pool up to here */
     bool is_doubling;    /* whether entries are being claimed */
-    bool is_strict;      /* overcommit_memory=2: writable pages count as used */
     size_t huge_bytes;   /* for which thp=adaptive has asked for huge pages, */
     _Atomic size_t huge_from, huge_to; /* and the pages for which it has not declined them since */
     unsigned char *meta; /* rest of the current unit */
@@ -168,7 +167,6 @@ bool hz_arena_make(void)
     const uintptr_t addresses = hz_os_addresses();
     while (places > PLACES_LEAST && addresses / places < 4 * hz_os_memory_bytes()) places /= 2;
     hz_os_random(&random, sizeof random);
-    arena.is_strict = hz_os_is_commit_strict();
     arena.entries = hz_os_address_space_left() < ADDRESSES_FEW ? ENTRIES_MIN : ENTRIES_USUAL;
     for (; arena.entries >= ENTRIES_MIN; arena.entries /= 2) {
         if (settle_anywhere(addresses / places, places, random)) return true;
@@ -288,7 +286,7 @@ static hz_os_claimed make_usable(size_t from, size_t to)
 /* How many pages to claim beyond those that are needed, so that system calls stay rare. */
 static size_t pages_beyond(void)
 {
-    if (arena.is_strict) return COMMIT_PAGES;
+    if (hz_os_is_commit_strict()) return COMMIT_PAGES;
     return smaller(COMMIT_PAGES + arena.usable_pages / 4, COMMIT_PAGES_MAX);
 }
 
@@ -342,18 +340,14 @@ bool hz_arena_extend(size_t pages, size_t *first)
 
 /* ---- giving back ---------------------------------------------------------------------------- */
 
-bool hz_arena_is_strict(void)
-{
-    return arena.is_strict;
-}
-
 /* Where writable pages count as used, a long run is made unwritable, too. */
 bool hz_arena_purge(size_t first, size_t pages)
 {
     void *address = hz_page_address(first);
     const size_t bytes = pages << HZ_PAGE_SHIFT;
     advise_purged(first, pages);
-    if (arena.is_strict && pages >= UNCOMMIT_PAGES && hz_os_uncommit(address, bytes)) return true;
+    if (hz_os_is_commit_strict() && pages >= UNCOMMIT_PAGES && hz_os_uncommit(address, bytes))
+        return true;
     return hz_os_purge(address, bytes);
 }
 
@@ -361,7 +355,7 @@ bool hz_arena_reuse(size_t first, size_t pages)
 {
     void *address = hz_page_address(first);
     const size_t bytes = pages << HZ_PAGE_SHIFT;
-    if (!arena.is_strict) return true;
+    if (!hz_os_is_commit_strict()) return true;
     if (!hz_os_allow_writing(address, bytes)) return false;
     hz_arena_advise(address, bytes);
     return true;

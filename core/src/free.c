@@ -109,7 +109,7 @@ static void free_sorted(hz_heap *heap, void *block)
     if (hz_is_fenced()) {
         hz_harden_free(block, class_);
     } else if (class_ == HZ_CLASS_LARGE) {
-        hz_large_free(block);
+        hz_large_free(block, false);
         if (!hz_is_deferring()) hz_tick_of_free(heap);
     } else {
         hz_seal(block, hz_map.keys[class_]);

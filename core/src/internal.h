@@ -179,7 +179,8 @@ void hz_span_after_fork(void);
 
 /* `zeroed` as of hz_pages_alloc. */
 void *hz_large_alloc(size_t size, size_t align, bool *zeroed);
-void hz_large_free(void *block);
+/* `is_clean`: it reads as zero and is not resident. */
+void hz_large_free(void *block, bool is_clean);
 /* Grows or shrinks a block in place; false when it cannot grow. `size` is above that of every
  * class. */
 bool hz_large_resize(void *block, size_t size);
@@ -264,7 +265,6 @@ bool hz_arena_extend(size_t pages, size_t *first);
 /* Returns the memory of pages to the system. They read as zero, and need hz_arena_reuse before they
  * are written to again. False when the system refuses. */
 bool hz_arena_purge(size_t first, size_t pages);
-bool hz_arena_is_strict(void); /* overcommit_memory=2: writable pages count as used */
 bool hz_arena_reuse(size_t first, size_t pages);
 /* Memory for hz's own structs: zeroed, never given back; NULL when the system refuses. */
 void *hz_meta_alloc(size_t bytes);

@@ -47,10 +47,13 @@ void *hz_large_alloc(size_t size, size_t align, bool *zeroed)
     return block;
 }
 
-void hz_large_free(void *block)
+void hz_large_free(void *block, bool is_clean)
 {
     if (!hz_entry_take(hz_entry_at(block))) hz_die("a block was freed twice", block);
-    hz_pages_free(hz_info_at(block));
+    if (is_clean)
+        hz_pages_free_clean(hz_info_at(block));
+    else
+        hz_pages_free(hz_info_at(block));
 }
 
 /* A run that shrinks by more than an eighth gives pages back. */
@@ -70,16 +73,6 @@ bool hz_large_resize(void *block, size_t size)
 bool hz_large_grow_at_last(void *block, size_t size)
 {
     return hz_pages_grow_at_last(hz_info_at(block), size_pages(size));
-}
-
-/* Frees the old block, whose contents are in the new one. */
-static void retire(void *block, bool is_clean)
-{
-    if (!hz_entry_take(hz_entry_at(block))) hz_die("a block was freed twice", block);
-    if (is_clean)
-        hz_pages_free_clean(hz_info_at(block));
-    else
-        hz_pages_free(hz_info_at(block));
 }
 
 /*
@@ -106,7 +99,7 @@ void *hz_large_move(void *block, size_t size)
         hz_count(HZ_STAT_large_moved, 1);
     else
         memcpy(fresh, block, (size_t)run->pages << HZ_PAGE_SHIFT);
-    retire(block, is_moved);
+    hz_large_free(block, is_moved);
     errno = saved;
     return fresh;
 }

@@ -92,7 +92,7 @@ uint64_t hz_os_ticks(void);              /* the processor's counter, never a sys
 uint32_t hz_os_ticks_of_ms(void);        /* how many a millisecond has, at least 1 */
 uint32_t hz_os_ticks_settle(void);       /* measures that now and then; gives hz_os_now_ms */
 uint64_t hz_os_memory_bytes(void);       /* physical memory */
-bool hz_os_is_commit_strict(void);       /* overcommit_memory=2 */
+bool hz_os_is_commit_strict(void);       /* overcommit_memory=2: writable pages count as used */
 uint64_t hz_os_address_space_left(void); /* what RLIMIT_AS leaves; UINT64_MAX without a limit */
 uint32_t hz_os_mappings_most(void);      /* how many a process may have */
 /* CPUs that may be used, by affinity and cgroup, at least 1; and how much of the memory. */

@@ -358,7 +358,7 @@ static hz_page_info *find_anywhere(size_t pages, uint32_t node)
 {
     hz_page_info *run = nodes_search(pages, node, 0);
     if (run == NULL) run = join_any(pages, node, true);
-    if (run == NULL && hz_arena_is_strict()) run = join_any(pages, node, false);
+    if (run == NULL && hz_os_is_commit_strict()) run = join_any(pages, node, false);
     return run;
 }
 

@@ -165,7 +165,7 @@ static size_t aged_part_pages(void)
     const uint64_t now_ticks = hz_os_ticks();
     const uint64_t pages = (now_ticks - purge.part_ticks) * PAGES_OF_MS / hz_os_ticks_of_ms();
     purge.part_ticks = now_ticks;
-    if (pages > PART_PAGES || hz_arena_is_strict()) return PART_PAGES;
+    if (pages > PART_PAGES || hz_os_is_commit_strict()) return PART_PAGES;
     return pages > LEAST_PART_PAGES ? (size_t)pages : LEAST_PART_PAGES;
 }
 

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "internal.h"
+#include "os.h"
 
 enum { PAGES = 64, MORE = 96, GUARD = 16, LONG = 4096, OURS = 0, THEIRS = 1 };
 
@@ -180,7 +181,7 @@ CHECK("pages of two nodes go back together")
     require(hz_purge_all() && hz_pages_dirty() == 0, "some stay resident");
     require(purges <= ALL * HZ_PAGE_BYTES / HZ_PURGE_BYTES + 1, "%zu purges", purges);
     const size_t left = touchable(runs[0], ALL);
-    require(!hz_arena_is_strict() || left == 0, "%zu bytes stay writable", left);
+    require(!hz_os_is_commit_strict() || left == 0, "%zu bytes stay writable", left);
 }
 
 /* 1 MiB may stay resident. */
@@ -222,7 +223,7 @@ CHECK("so it does where clean pages are refused")
     bool zeroed;
     hz_page_info *runs[4];
     take_neighbours(runs, 4, PAGES);
-    if (!hz_arena_is_strict()) return;
+    if (!hz_os_is_commit_strict()) return;
     hz_pages_free(runs[2]);
     (void)hz_purge_all();
     use_up();
@@ -249,7 +250,7 @@ CHECK("a run of another node is made longer")
     hz_pages_free_clean(runs[0]);
     hz_pages_free(runs[1]);
     hz_page_info *run = try_to_take(MORE, OURS, NULL);
-    require((run != NULL) == !hz_arena_is_strict(), "clean pages: %d", run != NULL);
+    require((run != NULL) == !hz_os_is_commit_strict(), "clean pages: %d", run != NULL);
     require(run == NULL || (run >= runs[0] && run < runs[1]), "it lies elsewhere");
 }
 
