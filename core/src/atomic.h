@@ -1,5 +1,7 @@
 /*
- * Atomic access, by intent. This is the only file that names a memory order.
+ * Atomic access, by intent. This is the only file that names a memory order. `hz_atomic_` is for
+ * objects that are _Atomic, `hz_plain_` for others; of both, peek and poke are relaxed, get and put
+ * ordered.
  */
 #ifndef HZ_ATOMIC_H
 #define HZ_ATOMIC_H

@@ -87,6 +87,8 @@ static uint32_t workers(void)
     return most < heaps ? (most > 0 ? most : 1) : heaps;
 }
 
+/* An equal part for each thread at work, but no more than is not charged to others; and at least an
+ * equal part for each thread. */
 size_t hz_budget_of(const hz_heap *heap)
 {
     const size_t cut = hz_span_cut_bytes(), most = (size_t)hz_live(thread_cache_bytes);

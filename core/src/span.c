@@ -398,8 +398,8 @@ static bool is_of_bin(uint32_t shard, uint32_t class_, const void *block)
 
 /* Marks blocks as back, from end[left] on, as long as they lie within `room` bytes of the first
  * block of a page; `left` is below 0. Returns it for the first one that does not, or that is back
- * already: 0 if none is. `words` would be the bits of the address 0; `lowest` becomes the lowest word
- * that was changed. No block is read: one that was freed twice is noticed here if both copies come
+ * already: 0 if none is. `words` would be the bits of the address 0, so that an address gives its
+ * word without a subtraction; `lowest` becomes the lowest word that was changed. No block is read: one that was freed twice is noticed here if both copies come
  * back; else its second copy lacks the seal when an allocation meets it, or when its span is given up
  * (unseal_all). */
 HZ_FAST ptrdiff_t mark_back(uintptr_t first, size_t room, uint64_t *words, void *const *end,
@@ -430,7 +430,7 @@ void hz_span_give(uint32_t shard, uint32_t class_, void *const *blocks, size_t c
     hz_bin *bin = bin_of(shard, class_);
     hz_page_info *dead = NULL;
     void *const *const end = blocks + count;
-    ptrdiff_t left = -(ptrdiff_t)count;
+    ptrdiff_t left = -(ptrdiff_t)count; /* one register is place and condition */
     const uintptr_t base = hz_map.base, first_word = base / BYTES_PER_WORD;
     uint64_t *const words =
         (uint64_t *)((uintptr_t)hz_map.free_bits - first_word * sizeof(uint64_t));
