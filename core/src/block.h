@@ -124,6 +124,24 @@ HZ_FAST void *hz_info_address(const hz_page_info *info)
     return hz_page_address(hz_info_page(info));
 }
 
+/* Puts a span or a run first into a list that is linked both ways. */
+static inline void hz_info_link(hz_page_info **list, hz_page_info *info)
+{
+    info->previous = NULL;
+    info->next = *list;
+    if (info->next != NULL) info->next->previous = info;
+    *list = info;
+}
+
+static inline void hz_info_unlink(hz_page_info **list, hz_page_info *info)
+{
+    if (info->next != NULL) info->next->previous = info->previous;
+    if (info->previous != NULL)
+        info->previous->next = info->next;
+    else
+        *list = info->next;
+}
+
 /* The number of a block's granule; at least hz_map.granules for what is outside the arena or no
  * multiple of a granule. */
 HZ_FAST size_t hz_granule_of(const void *block)

@@ -69,10 +69,7 @@ static void list_insert(hz_page_info *run)
 {
     hz_run_lists *lists = lists_for(run);
     unsigned list = list_number(run->pages);
-    run->previous = NULL;
-    run->next = lists->first[list];
-    if (run->next != NULL) run->next->previous = run;
-    lists->first[list] = run;
+    hz_info_link(&lists->first[list], run);
     lists->filled |= UINT64_C(1) << list;
     count_dirty(run, run->pages);
 }
@@ -81,11 +78,7 @@ static void list_remove(hz_page_info *run)
 {
     hz_run_lists *lists = lists_for(run);
     unsigned list = list_number(run->pages);
-    if (run->next != NULL) run->next->previous = run->previous;
-    if (run->previous != NULL)
-        run->previous->next = run->next;
-    else
-        lists->first[list] = run->next;
+    hz_info_unlink(&lists->first[list], run);
     if (lists->first[list] == NULL) lists->filled &= ~(UINT64_C(1) << list);
     count_dirty(run, -(size_t)run->pages);
 }

@@ -48,9 +48,6 @@ hz_page_info *hz_run_around(size_t page);
 /* Takes [first, first + pages) out of a free run that contains it; what is left over stays free,
  * and as old as it was. */
 hz_page_info *hz_run_split(hz_page_info *run, size_t first, size_t pages);
-/* Adds a run to those that are being purged, and removes it. */
-void hz_purging_insert(hz_page_info *run);
-void hz_purging_remove(hz_page_info *run);
 /* Ends the purges that a fork interrupted, of threads that the child does not have. */
 void hz_purging_end_lost(void);
 

@@ -72,7 +72,7 @@ static bool is_kept(const hz_page_info *run)
 static void run_keep(hz_page_info *run)
 {
     if (run->pages > 1) run[run->pages - 1].state = HZ_RUN_NONE;
-    if (run->state == HZ_RUN_PURGED) hz_purging_insert(run);
+    if (run->state == HZ_RUN_PURGED) hz_info_link(&hz_page_pool.purging, run);
 }
 
 /* Keeps the runs that are kept, and lists what lies between them as free. */
@@ -114,7 +114,7 @@ void hz_purging_end_lost(void)
     for (hz_page_info *run = hz_page_pool.purging, *next; run != NULL; run = next) {
         next = run->next;
         if (run->purger == survivor) continue;
-        hz_purging_remove(run);
+        hz_info_unlink(&hz_page_pool.purging, run);
         run->state = HZ_RUN_NONE;
         run_list_unknown(hz_info_page(run), run->pages);
     }

@@ -72,11 +72,7 @@ static void count_kept(hz_bin *bin, uint32_t by)
 
 static void bin_insert(hz_bin *bin, hz_page_info *span, hz_span_listing listing)
 {
-    hz_page_info **list = bin_list(bin, listing);
-    span->previous = NULL;
-    span->next = *list;
-    if (span->next != NULL) span->next->previous = span;
-    *list = span;
+    hz_info_link(bin_list(bin, listing), span);
     span->listing = (uint8_t)listing;
     if (listing == HZ_SPAN_KEPT) count_kept(bin, 1);
 }
@@ -84,11 +80,7 @@ static void bin_insert(hz_bin *bin, hz_page_info *span, hz_span_listing listing)
 static void bin_remove(hz_bin *bin, hz_page_info *span)
 {
     if (span->listing == HZ_SPAN_UNLISTED) return;
-    if (span->next != NULL) span->next->previous = span->previous;
-    if (span->previous != NULL)
-        span->previous->next = span->next;
-    else
-        *bin_list(bin, span->listing) = span->next;
+    hz_info_unlink(bin_list(bin, span->listing), span);
     if (span->listing == HZ_SPAN_KEPT) count_kept(bin, -1U);
     span->listing = HZ_SPAN_UNLISTED;
 }
@@ -399,9 +391,9 @@ static bool is_of_bin(uint32_t shard, uint32_t class_, const void *block)
 /* Marks blocks as back, from end[left] on, as long as they lie within `room` bytes of the first
  * block of a page; `left` is below 0. Returns it for the first one that does not, or that is back
  * already: 0 if none is. `words` would be the bits of the address 0, so that an address gives its
- * word without a subtraction; `lowest` becomes the lowest word that was changed. No block is read: one that was freed twice is noticed here if both copies come
- * back; else its second copy lacks the seal when an allocation meets it, or when its span is given up
- * (unseal_all). */
+ * word without a subtraction; `lowest` becomes the lowest word that was changed. No block is read:
+ * one that was freed twice is noticed here if both copies come back; else its second copy lacks the
+ * seal when an allocation meets it, or when its span is given up (unseal_all). */
 HZ_FAST ptrdiff_t mark_back(uintptr_t first, size_t room, uint64_t *words, void *const *end,
                             ptrdiff_t left, uintptr_t *lowest)
 {

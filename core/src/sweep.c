@@ -43,34 +43,17 @@ static bool sweep_on(hz_sweep *sweep)
     return false;
 }
 
-void hz_purging_insert(hz_page_info *run)
-{
-    run->previous = NULL;
-    run->next = hz_page_pool.purging;
-    if (run->next != NULL) run->next->previous = run;
-    hz_page_pool.purging = run;
-}
-
-void hz_purging_remove(hz_page_info *run)
-{
-    if (run->next != NULL) run->next->previous = run->previous;
-    if (run->previous != NULL)
-        run->previous->next = run->next;
-    else
-        hz_page_pool.purging = run->next;
-}
-
 static void purge_begin(hz_page_info *run)
 {
     run->purger = hz_lock_me();
     hz_plain_put(&run->state, (uint8_t)HZ_RUN_PURGED);
-    hz_purging_insert(run);
+    hz_info_link(&hz_page_pool.purging, run);
 }
 
 static void purge_end(hz_page_info *run, size_t purged)
 {
     const size_t first = hz_info_page(run), pages = run->pages;
-    hz_purging_remove(run);
+    hz_info_unlink(&hz_page_pool.purging, run);
     hz_page_pool.is_refused = purged < pages;
     if (purged > 0 && purged < pages) hz_run_resize(run, purged);
     if (purged < pages)
