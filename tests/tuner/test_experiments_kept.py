@@ -40,6 +40,13 @@ def test_the_committed_results_are_what_their_samples_give():
     }
 
 
+def test_a_page_names_the_processor_that_its_results_are_of():
+    for path in EXPERIMENTS.glob("*/results.json"):
+        cpu = (json.loads(path.read_text()).get("machine") or {}).get("cpu", "")
+        named = re.findall("EPYC|Xeon", path.with_name("README.md").read_text())
+        assert not (cpu and named) or any(each in cpu for each in named), path
+
+
 def test_the_committed_picture_is_what_the_samples_give():
     peers = examine(definition.load(EXPERIMENTS / "peers"))
     again = "python experiments/report.py peers --plot experiments/peers/peers.svg"
