@@ -22,7 +22,6 @@ _CPU_QUOTA_V2 = "cpu.max"
 _MEMORY_V2 = "memory.max"
 _UNLIMITED_BYTES = 1 << 60
 _LONG_WAIT_S = 5.0  # seconds of waiting for another hztune from which on that is said
-_LOCK_FOLDERS = ("run/lock", "run", "tmp")
 GROUPS = Path("sys/fs/cgroup")  # where control groups are mounted
 WORDS = {  # how sentences name the fields of a record
     "cpu": "CPU model",
@@ -139,7 +138,7 @@ def timed_window() -> Iterator[None]:
 
 def _lock_folder(root: Path = Path("/")) -> Path:
     """The same for every user, whatever the environment, and not shared over a network."""
-    return next(filter(_all_may_read, (root / name for name in _LOCK_FOLDERS)), root)
+    return next(filter(_all_may_read, (root / name for name in ("run/lock", "run", "tmp"))), root)
 
 
 def _all_may_read(folder: Path) -> bool:

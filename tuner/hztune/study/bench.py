@@ -208,7 +208,6 @@ class Workbench:
         return bool(found)
 
     def _begun(self, plan: ProofPlan | None) -> int:
-        """The number of the next block, of that proof."""
         if self.stop():
             raise StoppedByUser("stopped by the user")
         self.note(plan)

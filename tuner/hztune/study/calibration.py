@@ -197,11 +197,9 @@ def calibrate(
 
 def refuse_failing(bench: Workbench, control: Arm) -> None:
     """HztuneError: the default fails too often, so that nothing can be compared with it."""
-    measured = [each for block in bench.ledger.own_blocks() for each in block.outcomes]
-    outcomes = [each for each in measured if each.arm == control]
+    outcomes = [o for b in bench.ledger.own_blocks() for o in b.outcomes if o.arm == control]
     bad = [outcome for outcome in outcomes if not outcome.ok]
-    is_often = len(bad) >= max(2, _TOO_OFTEN * len(outcomes))
-    if not bad or not (is_often or len(bad) == len(outcomes)):
+    if not bad or len(bad) < min(max(2, _TOO_OFTEN * len(outcomes)), len(outcomes)):
         return
     last, name = bad[-1], control.allocator
     told = "the unchanged program" if name == UNCHANGED_PROGRAM else f"{name} with its defaults"
