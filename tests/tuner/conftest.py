@@ -15,6 +15,7 @@ import pytest
 from lab.replay import Landscape, ModelNoise, NoiseSource, ReplayExecutor, Truth, VirtualClock
 from msgspec import structs
 
+from hztune import api
 from hztune.blocks import Arm, Block, Role
 from hztune.comparing.contenders import Contender
 from hztune.comparing.match import Effort, play
@@ -23,6 +24,7 @@ from hztune.measure import Around, Executor, disturbance, launch
 from hztune.params import Param, Scale, Value
 from hztune.profile import AllocatorId, Claim, MachineId, Objective, Profile, SearchInfo, WorkloadId
 from hztune.progress import Reporter, StudyStatus
+from hztune.result import Result
 from hztune.space import Space, load
 from hztune.store import Evidence, Plan, Sink
 from hztune.study.bench import Budget, Workbench
@@ -314,17 +316,35 @@ def simulate(monkeypatch) -> Simulate:
     """Lets whole requests measure a landscape on a virtual clock, which `simulate` gives."""
 
     def simulated(
-        landscape: Landscape, noise: ModelNoise = SIMULATED, *, rss_scatter: float = 0.0
+        landscape: Landscape,
+        noise: ModelNoise = SIMULATED,
+        *,
+        rss_scatter: float = 0.0,
+        around: Callable[..., Executor] = lambda inner, asked: inner,
     ) -> VirtualClock:
         clock = VirtualClock()
         inner = ReplayExecutor(landscape, noise, seed=1, clock=clock, rss_scatter=rss_scatter)
         monkeypatch.setattr(
-            session, "executor_of", lambda asked, machine, sink, *more: Kept(inner, sink)
+            session,
+            "executor_of",
+            lambda asked, machine, sink, *more: Kept(around(inner, asked), sink),
         )
         monkeypatch.setattr(session, "system_clock", clock)
         return clock
 
     return simulated
+
+
+@pytest.fixture
+def carry_out(tmp_path) -> Callable[..., Result]:
+    """Carries out a request in a small space; the results go to `out`."""
+
+    def carried_out(space: str, *workload: str, **asked: Any) -> Result:
+        (tmp_path / "space.toml").write_text(space)
+        place = {"space": str(tmp_path / "space.toml"), "out": tmp_path / "out"}
+        return api.tune(api.request(*workload, **place, **asked))
+
+    return carried_out
 
 
 @pytest.fixture

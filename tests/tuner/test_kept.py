@@ -14,29 +14,24 @@ import numpy as np
 import pytest
 from lab.replay import ReplayExecutor, Truth, VirtualClock
 
-from hztune import profile, report
-from hztune.api import request as requested
+from hztune import api, profile, report
 from hztune.blocks import Arm, Block, Outcome
 from hztune.comparing import comparison
 from hztune.comparing import table as comparison_table
-from hztune.comparing.comparison import Comparison
 from hztune.comparing.contenders import Contender, ProgramSpec
 from hztune.comparing.match import Measured
 from hztune.measure import Around
 from hztune.measure.program import described
-from hztune.progress import Reporter
 from hztune.rests import Rested, RestPlan, RestRound
 from hztune.result.kept import kept_memory
 from hztune.result.summary import summary_json, summary_lines
 from hztune.study.ledger import Ledger
 from hztune.study.limits import LossLimit, MemoryLimit, limits_of
 from hztune.tuning.request import understand
-from hztune.tuning.session import tune
 
-from .conftest import SIMULATED, TWO_KNOBS, Kept, flat, row
+from .conftest import SIMULATED, TWO_KNOBS, flat, row
 
 CONTROL = Arm("hz")
-SCATTER = 0.03
 
 
 def rested(kept_kb, *, leak_kb=0.0, speed=1e6, rounds=4):
@@ -79,7 +74,7 @@ class AtRest(Around):
     def _resting(self, one, rng):
         if not one.ok:
             return one
-        kept_kb = 1e5 * math.exp(self.kept(one.arm) + SCATTER * rng.standard_normal())
+        kept_kb = 1e5 * math.exp(self.kept(one.arm) + 0.03 * rng.standard_normal())
         speed = 1e6 * math.exp(self.loss(one.arm) + 0.01 * rng.standard_normal())
         leak_kb = self.leak_kb(one.arm) + 30.0 * rng.standard_normal()
         turns = one.turns
@@ -122,15 +117,15 @@ def test_what_is_kept_is_that_of_the_last_rest_and_a_slope_leaves_out_the_first_
 # ---- limits --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("texts", "excess"),
-    [
-        ({"max_kept": "0.7x"}, math.log(0.8 / 0.7)),
-        ({"max_rss": "1.10x"}, math.log(1.0 / 1.1)),
-        ({"max_rss": "1.10x", "max_kept": "0.7x"}, math.log(0.8 / 0.7)),
-        ({"max_kept": "100M"}, math.log(80_000 / (100 * 1024))),
-    ],
-)
+LIMITS = [
+    ({"max_kept": "0.7x"}, math.log(0.8 / 0.7)),
+    ({"max_rss": "1.10x"}, math.log(1.0 / 1.1)),
+    ({"max_rss": "1.10x", "max_kept": "0.7x"}, math.log(0.8 / 0.7)),
+    ({"max_kept": "100M"}, math.log(80_000 / (100 * 1024))),
+]
+
+
+@pytest.mark.parametrize(("texts", "excess"), LIMITS)
 def test_of_several_limits_the_one_kept_worst_counts(texts, excess):
     limit, _ = limits_of(texts)
     assert limit.excess_of(outcome(100_000), outcome(80_000)) == pytest.approx(excess)
@@ -155,28 +150,18 @@ def test_a_record_holds_the_memory_and_the_speed_that_the_study_weighs():
 
 
 @pytest.fixture
-def tuned(monkeypatch, tmp_path):
+def tuned(simulate, carry_out):
     """Carries out a whole request on a landscape of what is kept."""
-    space = tmp_path / "two.toml"
-    space.write_text(TWO_KNOBS)
 
-    def carry_out(kept, loss=SAME, leak_kb=SAME, **asked):
-        clock = VirtualClock()
-        options = {"objective": "kept", "rounds": 4, "budget": "120s", "panel": False, **asked}
+    def tune(kept, loss=SAME, leak_kb=SAME, **asked):
+        def at_rest(inner, request):
+            return AtRest(inner, kept, loss, request.seeks_kept, leak_kb)
 
-        def executor_of(request, machine, sink, *more):
-            inner = ReplayExecutor(
-                lambda arm: Truth(loss(arm)), SIMULATED, seed=1, clock=clock, rss_scatter=0.01
-            )
-            at_rest = AtRest(inner, kept, loss, request.seeks_kept, leak_kb)
-            return Kept(at_rest, sink)
+        simulate(lambda arm: Truth(loss(arm)), rss_scatter=0.01, around=at_rest)
+        usual = {"objective": "kept", "rounds": 4, "budget": "120s", "panel": False}
+        return carry_out(TWO_KNOBS, "larson", threads=2, **usual | asked)
 
-        monkeypatch.setattr("hztune.tuning.session.executor_of", executor_of)
-        monkeypatch.setattr("hztune.tuning.session.system_clock", clock)
-        made = requested("larson", threads=2, space=str(space), out=tmp_path / "out", **options)
-        return tune(understand(made), Reporter())
-
-    return carry_out
+    return tune
 
 
 def test_the_least_kept_memory_wins_and_all_of_it_is_told(tuned):
@@ -242,24 +227,14 @@ def test_speed_and_kept_memory_are_weighed(tuned, name):
         assert dict(found.profile.objective.limits) == {"max_kept": asked["max_kept"]}
 
 
-SIDES = (Contender("default", CONTROL), Contender("spin", Arm.of("hz", {"depot_lock": "spin"})))
-
-
-@pytest.fixture
-def compared():
-    """A comparison of one program that rests; the second contender leaks."""
-    executor = AtRest(
-        ReplayExecutor(flat, seed=1),
-        SPIN_SAVES,
-        seeks_kept=False,
-        leak_kb=lambda arm: 1024.0 * bool(arm.params),
-    )
+def test_a_comparison_tells_what_each_contender_keeps(tmp_path):
+    """The second one leaks."""
+    sides = (Contender("default", CONTROL), Contender("spin", Arm.of("hz", {"depot_lock": "spin"})))
+    leaks = by_knobs(spin=1024.0)
+    executor = AtRest(ReplayExecutor(flat, seed=1), SPIN_SAVES, seeks_kept=False, leak_kb=leaks)
     spec = ProgramSpec("server", "seconds", "", "", "")
-    made = Measured(spec, row(executor, SIDES, 6), "2026-01-31T12:00:00Z")
-    return Comparison(SIDES, {"cpu": "Test CPU"}, {"hztune": "0.1.0"}, (made,))
-
-
-def test_a_comparison_tells_what_each_contender_keeps(compared, tmp_path):
+    made = Measured(spec, row(executor, sides, 6), "2026-01-31T12:00:00Z")
+    compared = comparison.Comparison(sides, {"cpu": "Test CPU"}, {"hztune": "0.1.0"}, (made,))
     spin = r"    spin     0.8\d \[0.\d\d, 0.\d\d\] .*growth per round \+1,0.*it grows, a leak"
     assert re.search(spin, comparison_table.text(compared.standings))
     (_, spin) = csv.DictReader(io.StringIO(comparison_table.csv_text(compared)))
@@ -288,7 +263,7 @@ def test_equals_are_told_apart_by_no_study_of_forty():
 
 
 def test_a_server_rests_two_seconds_unless_it_is_told_longer():
-    server = requested(program=described(server="x {port}", load="y {port}"), objective="kept")
+    server = api.request(program=described(server="x {port}", load="y {port}"), objective="kept")
     assert (server.rest, server.seeks_kept) == (RestPlan(2.0, 1), True)
     shown = described(server="x {port}", load="y {port}", idle_s=5.0)
     assert shown.rest == RestPlan(5.0, 1), "a comparison with --idle-s looks at it, too"
@@ -296,20 +271,14 @@ def test_a_server_rests_two_seconds_unless_it_is_told_longer():
 
 # ---- where to search -----------------------------------------------------------------------------
 
-JUDGED = {
-    "the objective": ({"objective": "kept"}, True),
-    "a limit": ({"max_kept": "0.5x"}, True),
-    "a front": ({"pareto": "throughput,kept"}, True),
-    "only shown": ({"idle_s": 1.0, "rounds": 2}, False),
-}
 
-
-@pytest.mark.parametrize("what", JUDGED)
-def test_hzs_worker_is_searched_only_where_memory_at_rest_is_judged(what):
-    asked, is_searched = JUDGED[what]
-    space = understand(requested("burst-idle", threads=2, **asked)).space
-    assert is_searched == any(
-        dimension.name == "background_period_us"
-        for part in space.parts
-        for dimension in part.dimensions
-    )
+def test_hzs_worker_is_searched_only_where_memory_at_rest_is_judged():
+    for asked, is_searched in (
+        ({"objective": "kept"}, True),
+        ({"max_kept": "0.5x"}, True),
+        ({"pareto": "throughput,kept"}, True),
+        ({"idle_s": 1.0, "rounds": 2}, False),  # it is only shown
+    ):
+        parts = understand(api.request("burst-idle", threads=2, **asked)).space.parts
+        searched = {each.name for part in parts for each in part.dimensions}
+        assert ("background_period_us" in searched) == is_searched, asked

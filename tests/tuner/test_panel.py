@@ -1,23 +1,24 @@
-"""The panel: harm on strange workloads is found, left out or told; what is kept, and where."""
+"""Beside what is searched: the panel's strange workloads, and the program that proves a trace."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+import sys
+from dataclasses import replace
 from itertools import accumulate
-from pathlib import Path
 
 import numpy as np
 import pytest
 from lab.replay import ModelNoise, ReplayExecutor, Truth
+from tests.bench import traces
 
-from hztune import export, profile, report
+from hztune import api, export, profile, report
 from hztune.blocks import Arm, spent_s
-from hztune.errors import HztuneError
+from hztune.errors import HztuneError, StoppedByUser
 from hztune.measure import WorkloadSink
+from hztune.measure.program import described
 from hztune.measure.whole import RunExecutor
-from hztune.progress import Reporter
-from hztune.result import Decision, ending, read
+from hztune.result import ending, read
 from hztune.result.summary import summary_json, summary_lines
 from hztune.stats.intervals import Interval
 from hztune.store.log import LocalStudy, recording
@@ -25,11 +26,10 @@ from hztune.study.ledger import Ledger
 from hztune.study.panel import LOOKS, Panel, PanelExecutor, make, panel_interval
 from hztune.study.proof import Step
 from hztune.tuning import session
-from hztune.tuning.request import TuneRequest, understand
+from hztune.tuning.request import understand
 from hztune.tuning.story import Winner
-from hztune.workload import WorkloadSpec
 
-from .conftest import MACHINE, QUIET, USUAL, Kept, Stopped, bench_of, flat
+from .conftest import MACHINE, ONE_KNOB, QUIET, USUAL, Kept, Stopped, bench_of, flat, spin_wins
 
 CONTROL = Arm("hz")
 
@@ -90,23 +90,23 @@ def texts(cautions):
 # ---- what goes, what stays -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("landscape", "steps", "left", "gone", "told"),
-    [
-        (slow(-3.5, delay=0), WEAK, 2, "33 times slower (delay=0)", ""),
-        (slow(-3.5, pages="on"), WEAK, 1, "33 times slower (pages=on)", ""),
-        (slow(-3.5, delay=0, pages="on"), WEAK, 2, "33 times slower (delay=0)", ""),
-        (greedy(20_000), WEAK, 1, "1.4 times the memory (pages=on)", ""),
-        (crashes, WORTHY, 1, "a process failed (pages=on)", ""),
-        # worth its place, or the first of the chain: it stays, with a line
-        (slow(-3.5, delay=0), WORTHY, 3, "", "33 times slower (delay=0)"),
-        (slow(-3.5, lock="spin"), WEAK, 3, "", "33 times slower (lock=spin)"),
-        (slow(-1.0, delay=0), chain(delay=0.02), 1, "", "3 times slower (delay=0)"),
-        # no harm: within the margin, or a few pages
-        (slow(-0.01, delay=0), WEAK, 3, "", ""),
-        (greedy(500), WEAK, 3, "", ""),
-    ],
-)
+CHAINS = [
+    (slow(-3.5, delay=0), WEAK, 2, "33 times slower (delay=0)", ""),
+    (slow(-3.5, pages="on"), WEAK, 1, "33 times slower (pages=on)", ""),
+    (slow(-3.5, delay=0, pages="on"), WEAK, 2, "33 times slower (delay=0)", ""),
+    (greedy(20_000), WEAK, 1, "1.4 times the memory (pages=on)", ""),
+    (crashes, WORTHY, 1, "a process failed (pages=on)", ""),
+    # worth its place, or the first of the chain: it stays, with a line
+    (slow(-3.5, delay=0), WORTHY, 3, "", "33 times slower (delay=0)"),
+    (slow(-3.5, lock="spin"), WEAK, 3, "", "33 times slower (lock=spin)"),
+    (slow(-1.0, delay=0), chain(delay=0.02), 1, "", "3 times slower (delay=0)"),
+    # no harm: within the margin, or a few pages
+    (slow(-0.01, delay=0), WEAK, 3, "", ""),
+    (greedy(500), WEAK, 3, "", ""),
+]
+
+
+@pytest.mark.parametrize(("landscape", "steps", "left", "gone", "told"), CHAINS)
 def test_the_chain_ends_before_the_step_that_harms_unless_it_is_worth_its_place(
     landscape, steps, left, gone, told
 ):
@@ -144,12 +144,8 @@ def test_the_step_is_found_in_the_panels_time_where_harm_is_only_suspected():
 
 
 def test_a_workload_that_cannot_be_measured_costs_no_verdict_and_says_why():
-    landscapes = {
-        "large": flat,
-        "bursts": lambda arm: Truth(status="oom"),
-        "mstress": slow(-3.5, delay=0),
-    }
-    seen, _ = examined(landscapes, stops=0)
+    killed = lambda arm: Truth(status="oom")  # noqa: E731
+    seen, _ = examined({"large": flat, "bursts": killed, "mstress": slow(-3.5, delay=0)}, stops=0)
     assert seen.steps == WEAK[:2]
     assert [(each.state, each.missing) for each in seen.seen] == [
         ("open", "the default failed on it (failed: hz-turns is gone)"),
@@ -177,10 +173,8 @@ def test_a_process_that_fails_as_often_with_the_default_is_no_harm():
 
 def test_the_panel_keeps_its_time_and_says_what_it_had_none_for():
     found, _ = examined({"large": slow(-3.5, delay=0)}, seconds=1.0)
-    assert (found.steps, [each.missing for each in found.seen]) == (
-        WEAK,
-        ["no time was left for it"],
-    )
+    assert found.steps == WEAK
+    assert [each.missing for each in found.seen] == ["no time was left for it"]
     landscapes = {"large": slow(-0.06, delay=0), "bursts": slow(-0.06, pages="on"), "mstress": flat}
     _, bench = examined(landscapes, noise=USUAL, seconds=14.4)
     assert bench.budget.elapsed() <= 14.4
@@ -218,41 +212,27 @@ def test_the_interval_of_a_panel_covers_at_all_its_looks_together():
 # ---- whole studies -------------------------------------------------------------------------------
 
 
-LARSON = WorkloadSpec("larson", "", (), 2)
 CAUTION = "on strange programs 0: 7 times slower (pages=on)"
 
 
-def weighing(spin=0.0, pages=0.0):
-    """What spin locks add, and what large pages add."""
-    return lambda arm: Truth(
-        spin * (arm.config.get("lock") == "spin") + pages * (arm.config.get("pages") == "on")
-    )
+def of_the_user(arm):
+    """Spin locks add a fifth, and large pages a little."""
+    return Truth(0.2 * (("lock", "spin") in arm.params) + 0.04 * (("pages", "on") in arm.params))
 
 
-USERS = weighing(0.2, 0.04)
-RUINED = weighing(pages=-2.0)
+def told(folder, space, stop_after=1000):
+    """A study with a panel of two strange workloads, begun or gone on with: bench and decision.
 
-
-@dataclass(frozen=True)
-class Told:
-    """What a study with a panel of two strange workloads came to in one session."""
-
-    folder: Path
-    study: Winner
-    decision: Decision
-    panels: list[Stopped]
-
-
-def told(folder, space, own=USERS, stop_after=1000):
-    """Begins a study or goes on with it, up to so many blocks of its panel."""
+    It is stopped after so many blocks of its panel.
+    """
     with LocalStudy(folder, {}, MACHINE, resume=True) as store:
         blocks = store.replay()
-        bench = bench_of(own, QUIET, budget_s=276.0, ledger=Ledger.of(blocks))
+        bench = bench_of(of_the_user, QUIET, budget_s=276.0, ledger=Ledger.of(blocks))
         clock = bench.budget.clock
         bench.executor, bench.note = Kept(bench.executor, store), store.note
         bench.budget = replace(bench.budget, spent_s=spent_s(blocks), reserved_s=24.0)
         panels = []
-        for seed, landscape in enumerate((RUINED, flat)):
+        for seed, landscape in enumerate((slow(-2.0, pages="on"), flat)):
             drawn = ReplayExecutor(landscape, QUIET, seed=seed, clock=clock)
             panels.append(Stopped(Kept(drawn, WorkloadSink(store, f"strange{seed}"))))
         bench.stop = lambda: sum(len(each.seen) for each in panels) >= stop_after
@@ -260,56 +240,48 @@ def told(folder, space, own=USERS, stop_after=1000):
             PanelExecutor(each, f"strange{seed}", f"strange programs {seed}")
             for seed, each in enumerate(panels)
         ]
-        study = Winner(bench, space, 1, panel=executors)
-        return Told(folder, study, study.run(), panels)
+        return bench, Winner(bench, space, 1, panel=executors).run()
 
 
-@pytest.fixture(scope="module")
-def ended(toy_space, tmp_path_factory):
-    """A study of which large pages gain a little, and ruin a strange workload."""
-    return told(tmp_path_factory.mktemp("ended"), toy_space)
-
-
-# ---- the study -----------------------------------------------------------------------------------
-
-
-def test_what_harms_a_strange_workload_leaves_the_winner(ended):
-    assert ended.decision.verdict == "improved"
-    assert ended.decision.arm.config == {"lock": "spin"}
-    (gone,) = ended.decision.examined.left_out
-    assert (gone.text, ended.decision.examined.cautions) == (CAUTION, ())
-    budget = ended.study.bench.budget
-    assert (budget.total_s, budget.reserved_s) == (300.0, 0.0)
-    assert budget.elapsed() <= 1.02 * budget.total_s
+def test_what_harms_a_strange_workload_leaves_the_winner(toy_space, tmp_path):
+    """Large pages gain a little, and ruin a strange workload."""
+    bench, decision = told(tmp_path, toy_space)
+    assert decision.verdict == "improved"
+    assert decision.arm.config == {"lock": "spin"}
+    (gone,) = decision.examined.left_out
+    assert (gone.text, decision.examined.cautions) == (CAUTION, ())
+    assert (bench.budget.total_s, bench.budget.reserved_s) == (300.0, 0.0)
+    assert bench.budget.elapsed() <= 1.02 * bench.budget.total_s
 
 
 def test_a_stop_in_the_panel_loses_nothing_and_the_study_goes_on_with_the_next_block(
     toy_space, tmp_path
 ):
     blocks = 9
-    first = told(tmp_path, toy_space, stop_after=blocks)
-    assert first.decision.verdict == "interrupted"
-    assert first.decision.arm.config.get("lock") == "spin"
+    _, decision = told(tmp_path, toy_space, stop_after=blocks)
+    assert decision.verdict == "interrupted"
+    assert decision.arm.config.get("lock") == "spin"
     kept = [block for block in recording(tmp_path).blocks if block.role == "panel"]
     assert len(kept) == blocks
-    again = told(tmp_path, toy_space)
-    assert again.decision.arm.config == {"lock": "spin"}
-    assert again.study.bench.ledger.panel[:blocks] == kept
+    bench, decision = told(tmp_path, toy_space)
+    assert decision.arm.config == {"lock": "spin"}
+    assert bench.ledger.panel[:blocks] == kept
 
 
-@pytest.mark.parametrize(
-    ("changes", "seconds"),
-    [
-        ({}, 14.4),
-        ({"panel": False}, 0.0),
-        ({"pareto": "throughput,rss"}, 0.0),
-        ({"budget_s": 60.0}, 0.0),
-        ({"workload": None}, 0.0),
-        ({"workload": None, "panel": True}, 14.4),
-    ],
-)
+RESERVED = [
+    ({}, 14.4),
+    ({"panel": False}, 0.0),
+    ({"pareto": "throughput,rss"}, 0.0),
+    ({"budget_s": 60.0}, 0.0),
+    ({"workload": None}, 0.0),
+    ({"workload": None, "panel": True}, 14.4),
+]
+
+
+@pytest.mark.parametrize(("changes", "seconds"), RESERVED)
 def test_a_panel_needs_time_or_is_asked_for(changes, seconds):
-    assert replace(TuneRequest(LARSON), **changes).budget().reserved_s == pytest.approx(seconds)
+    asked = replace(api.request("larson", threads=2), **changes)
+    assert asked.budget().reserved_s == pytest.approx(seconds)
 
 
 # ---- the whole way -------------------------------------------------------------------------------
@@ -336,12 +308,11 @@ def keeping_nothing(gain, spin=0.0):
 
 
 @pytest.fixture
-def carried_out(core_build, tmp_path, monkeypatch, simulate):
+def tuned(core_build, monkeypatch, simulate, carry_out):
     """Carries out a whole request: on a landscape, with a strange workload that needs its pages."""
     monkeypatch.setenv("HZTUNE_CORE", str(core_build))
-    (tmp_path / "two.toml").write_text(SPACE)
 
-    def carry_out(landscape, **changes):
+    def tune(landscape, **more):
         clock = simulate(landscape, QUIET, rss_scatter=0.01)
 
         def panel_of(request, machine, sink):
@@ -351,15 +322,13 @@ def carried_out(core_build, tmp_path, monkeypatch, simulate):
             return (large,) if request.budget().reserved_s else ()
 
         monkeypatch.setattr(session, "panel_of", panel_of)
-        space, out = str(tmp_path / "two.toml"), tmp_path / "out"
-        request = TuneRequest(LARSON, space=space, budget_s=180.0, out=out)
-        return session.tune(understand(replace(request, **changes)), Reporter())
+        return carry_out(SPACE, "larson", threads=2, budget="3m", **more)
 
-    return carry_out
+    return tune
 
 
-def test_what_stays_in_spite_of_harm_is_told(carried_out):
-    result = carried_out(keeping_nothing(0.2))
+def test_what_stays_in_spite_of_harm_is_told(tuned):
+    result = tuned(keeping_nothing(0.2))
     line = "on programs with large blocks: 10 times slower (max_dirty_bytes=0)"
     assert result.profile.params == {"max_dirty_bytes": 0}
     assert f"  warning: {line}" in summary_lines(result)
@@ -372,8 +341,8 @@ def test_what_stays_in_spite_of_harm_is_told(carried_out):
     assert line in page and "On other programs" in page and "harmed" in page
 
 
-def test_what_was_left_out_is_told_when_read_back(carried_out):
-    result = carried_out(keeping_nothing(0.04, spin=0.2))
+def test_what_was_left_out_is_told_when_read_back(tuned):
+    result = tuned(keeping_nothing(0.04, spin=0.2))
     line = "left out: on programs with large blocks: 10 times slower (max_dirty_bytes=0)"
     assert (result.profile.params, result.profile.cautions) == ({"depot_lock": "spin"}, ())
     assert f"  {line}" in summary_lines(result)
@@ -382,9 +351,95 @@ def test_what_was_left_out_is_told_when_read_back(carried_out):
     assert line in report.render(result.folder)
 
 
-def test_without_a_panel_the_known_risk_is_told(carried_out):
-    result = carried_out(keeping_nothing(0.2), panel=False)
+def test_without_a_panel_the_known_risk_is_told(tuned):
+    result = tuned(keeping_nothing(0.2), panel=False)
     assert "  on other programs: nothing was measured" in summary_lines(result)
-    assert [each.text for each in result.profile.cautions] == [
-        "known risk of max_dirty_bytes=0: pages are faulted in again"
-    ]
+    known = "known risk of max_dirty_bytes=0: pages are faulted in again"
+    assert [each.text for each in result.profile.cautions] == [known]
+
+
+# ---- a trace, and the program that it is of: `--prove-on` ----------------------------------------
+
+PROGRAM = described((sys.executable, "-c", "pass"))
+
+
+@pytest.fixture
+def trace(tmp_path):
+    return f"trace:{traces.write(tmp_path / 'app.hzt', [traces.churn(400)])}"
+
+
+@pytest.fixture
+def proved_on(core_build, monkeypatch, trace, simulate, carry_out):
+    """Carries out a study of a trace, whose program has a landscape of its own."""
+    monkeypatch.setenv("HZTUNE_CORE", str(core_build))
+
+    def tune(on_program, *, stop_after=1000, **more):
+        clock = simulate(spin_wins(0.4, "depot_lock"), QUIET, rss_scatter=0.01)
+        own = spin_wins(on_program, "depot_lock")
+        drawn = ReplayExecutor(own, QUIET, seed=2, clock=clock, rss_scatter=0.01)
+        program = Stopped(drawn, stop_after, StoppedByUser("stopped by the user"))
+        monkeypatch.setattr(session, "executor_for", lambda program_, to, **_: Kept(program, to))
+        asked = {"budget": "3m", "panel": False, "prove_on": PROGRAM, **more}
+        return carry_out(ONE_KNOB, trace, **asked)
+
+    return tune
+
+
+def test_a_confirmed_gain_is_claimed_of_the_program(proved_on, tmp_path):
+    result = proved_on(0.1)
+    made = result.profile
+    assert made.claim.verdict == "improved" and made.claim.metric == "wall_s"
+    assert made.claim.ratio is not None and 1.05 < made.claim.ratio < 1.16
+    assert (made.workload.kind, made.threads) == ("program", 0)
+    assert made.workload.words_sha256 == profile.hash_of_words(PROGRAM.argv)
+    assert made.found_on is not None and made.found_on.name == "trace:app.hzt"
+    assert made.cautions == (), "what is proved on the program needs no check of the trace"
+    assert "fresh pairs of" in result.account.why and "; on its trace, +" in result.account.why
+    assert profile.load(tmp_path / "out" / "profile.json") == made
+    assert any("found on trace:app.hzt" in line for line in export.provenance(made, undo=""))
+    page = report.render(tmp_path / "out")
+    assert "The search, whose figures follow, was on trace:app.hzt" in page
+    assert read(json.loads(json.dumps(ending(result))), result.folder) == result
+
+    blocks = recording(tmp_path / "out").blocks
+    ledger = Ledger.of(blocks)
+    assert {block.role for block in ledger.on_program} == {"aa", "confirm"}
+    assert [block.number for block in blocks] == list(range(len(blocks)))
+    on_trace = ledger.fresh(Arm.of("hz", {"depot_lock": "spin"})).log_ratios
+    assert sum(on_trace) / len(on_trace) > 0.3, "no block of the program is among them"
+
+
+def test_a_gain_of_the_trace_alone_is_none(proved_on):
+    result = proved_on(0.0)
+    assert result.profile.claim.verdict == "no_gain" and result.profile.params == {}
+    assert "itself does not confirm it" in result.account.why
+    assert result.profile.workload.kind == "program"
+
+
+def test_a_study_stopped_on_the_program_goes_on(proved_on, tmp_path):
+    assert proved_on(0.1, stop_after=5).profile.claim.verdict == "interrupted"
+    before = Ledger.of(recording(tmp_path / "out").blocks).on_program
+    assert len(before) == 5
+    result = proved_on(0.1, resume=True)
+    assert result.profile.claim.verdict == "improved" and result.profile.found_on is not None
+    assert Ledger.of(recording(tmp_path / "out").blocks).on_program[:5] == before
+
+
+# ---- the request ---------------------------------------------------------------------------------
+
+
+def test_another_program_makes_another_study(trace):
+    plain, proved = api.request(trace), api.request(trace, prove_on=PROGRAM)
+    assert "proved on" not in understand(plain).identity
+    other = replace(proved, prove_on=replace(PROGRAM, argv=(sys.executable, "-c", "1")))
+    told = [understand(each).identity["proved on"] for each in (proved, other)]
+    assert told[0] != told[1]
+
+
+# ---- a trace alone -------------------------------------------------------------------------------
+
+
+def test_what_a_trace_proved_says_so(proved_on):
+    result = proved_on(0.1, prove_on=None)
+    line = "trace:app.hzt: proved on a trace only, not on its program"
+    assert [each.text for each in result.profile.cautions] == [line]
