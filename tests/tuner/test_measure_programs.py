@@ -1,4 +1,4 @@
-"""Whole programs, by runs and by turns: timed, bounded, judged by what they print."""
+"""Whole programs, by runs and by turns: timed, bounded, judged by what they print or keep."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from hztune.blocks import Block, Outcome, Turn, joined
 from hztune.errors import HztuneError, UsageError
@@ -22,22 +23,12 @@ from hztune.measure.identity import Fault
 from hztune.measure.launch import Run, report_of
 from hztune.measure.program import Metric, Program
 from hztune.measure.turns import bench_program
+from hztune.rests import RestPlan
+from hztune.store.log import LocalStudy, recording
 from hztune.workload import WorkloadSpec
 
-from .measured import (
-    BUSY,
-    CONTROL,
-    FIRST,
-    PINNED,
-    SECOND,
-    SOON_S,
-    WAYS,
-    OpenProof,
-    by_runs,
-    by_turns,
-    executor,
-    python,
-)
+from . import measured
+from .measured import BUSY, CONTROL, FIRST, SECOND, OpenProof, by_runs, by_turns, executor, python
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 
@@ -50,18 +41,9 @@ def logs(path, code="pass"):
 # ---- what a run shows ----------------------------------------------------------------------------
 
 
-class WantsLibrary(OpenProof):
-    """Every arm must be seen with one library."""
-
-    def judge(self, arm, library, stderr):
-        return None if library == "/lib/right" else Fault("wrong_allocator", f"{library or 'none'}")
-
-
-def test_a_run_that_is_over_before_its_allocator_is_seen_has_that_of_the_arms_other_runs(
-    monkeypatch,
-):
+def test_a_run_too_short_for_its_allocator_to_be_seen_has_that_of_the_other_runs(monkeypatch):
     """A run that was over too early shows no library."""
-    player = executor(python("pass"), identity=WantsLibrary())
+    player = executor(python("pass"), identity=measured.WantsLibrary())
     for libraries, status, detail in (
         (["", "", ""], "wrong_allocator", "none"),
         (["", "/lib/wrong"], "wrong_allocator", "/lib/wrong"),
@@ -110,10 +92,8 @@ def test_what_other_programs_took_of_turns_is_left_out_where_it_is_known_of_all_
 
 
 def test_a_peak_is_no_lower_than_what_was_seen_at_rest(monkeypatch):
-    spec, once = (
-        WorkloadSpec.from_text("burst-idle", ["idle=0", "blocks=20000"], 1),
-        server.time_once,
-    )
+    spec = WorkloadSpec.from_text("burst-idle", ["idle=0", "blocks=20000"], 1)
+    once = server.time_once
     monkeypatch.setattr(server, "time_once", lambda unit: replace(once(unit), rss_peak_kb=1))
     outcome = by_runs(bench_program(spec, seconds=0.05)).control
     assert outcome.rss_peak_kb == outcome.facts["rss_idle_kb"]
@@ -151,9 +131,8 @@ METRICS = {
 }
 
 
-@pytest.mark.parametrize("name", METRICS)
-def test_a_metric_is_a_number_above_zero_or_bad_output(name):
-    metric, stdout, rate = METRICS[name]
+@pytest.mark.parametrize(("metric", "stdout", "rate"), METRICS.values(), ids=METRICS)
+def test_a_metric_is_a_number_above_zero_or_bad_output(metric, stdout, rate):
     found = python("pass", rate=metric).measure(1.0, stdout)
     if isinstance(rate, float):
         assert found == pytest.approx(rate)
@@ -169,7 +148,7 @@ def test_the_p99_of_a_workload_is_the_worse_one_of_malloc_and_free():
     assert program.measure(1.0, "{}") == Fault("bad_output", "hz-bench printed no latencies")
 
 
-@WAYS
+@measured.WAYS
 def test_an_arm_that_failed_is_not_run_again_and_the_others_go_on(measure, tmp_path):
     """By a crash, by a refused configuration, or by wrong output."""
     log, refused = tmp_path / "log", replace(SECOND, params=(("knob", -1),))
@@ -279,32 +258,25 @@ def test_a_disturbed_run_of_a_block_with_one_round_is_repeated_and_counts_no_mor
     assert (player.accounting.turns, player.accounting.disturbed) == (4, 1)
 
 
-@pytest.mark.parametrize(
-    ("causes", "runs"),
-    [
-        (["pressure"] * 9, [2, 1, 1, 1, 1]),
-        (["steal", "steal", "", "", "", "steal"], [2, 1, 1, 1, 2]),
-    ],
-    ids=["always disturbed", "calm again"],
-)
-def test_a_machine_that_is_always_disturbed_repeats_one_block_and_goes_on(
-    causes, runs, monkeypatch
-):
-    disturbed_by(monkeypatch, *causes)
-    player = executor(Program(("/bin/true",)))
-    blocks = [player.measure([CONTROL], role="search", rounds=1, number=n) for n in range(5)]
-    assert [len(block.control.turns) for block in blocks] == runs
-    assert all(block.control.ok and block.control.ops_per_s > 0.0 for block in blocks)
+def test_a_machine_that_is_always_disturbed_repeats_one_block_and_goes_on(monkeypatch):
+    always, calm_again = ["pressure"] * 9, ["steal", "steal", "", "", "", "steal"]
+    for causes, runs in ((always, [2, 1, 1, 1, 1]), (calm_again, [2, 1, 1, 1, 2])):
+        disturbed_by(monkeypatch, *causes)
+        player = executor(Program(("/bin/true",)))
+        blocks = [player.measure([CONTROL], role="search", rounds=1, number=n) for n in range(5)]
+        assert [len(block.control.turns) for block in blocks] == runs
+        assert all(block.control.ok and block.control.ops_per_s > 0.0 for block in blocks)
 
 
 def test_once_the_usual_time_is_known_a_far_slower_run_is_a_hang(monkeypatch):
-    monkeypatch.setattr(whole, "_LEAST_TIMEOUT_S", SOON_S)
+    monkeypatch.setattr(whole, "_LEAST_TIMEOUT_S", measured.SOON_S)
     monkeypatch.setattr(whole, "_SLOWEST", 1.0)
     player = executor(python("if 'KNOB_knob' in os.environ: time.sleep(3600)"))
     player.measure([CONTROL], role="aa", rounds=1, number=0)
     block = player.measure([CONTROL, FIRST], role="search", rounds=1, number=1)
     assert [outcome.status for outcome in block.outcomes] == ["ok", "hang"]
-    assert block.outcomes[1].detail == f"it did not end within {SOON_S:.3g} s"  # no --timeout helps
+    # no --timeout helps
+    assert block.outcomes[1].detail == f"it did not end within {measured.SOON_S:.3g} s"
 
 
 def test_warm_ups_are_run_once_and_not_counted(tmp_path):
@@ -321,7 +293,7 @@ def test_warm_ups_are_run_once_and_not_counted(tmp_path):
 def test_a_control_that_hangs_before_it_is_measured_is_run_once(by, tmp_path):
     """Each run would take as long: an hour passes before a study has tried them all."""
     log = tmp_path / "log"
-    program = python(logs(log, "time.sleep(3600)"), timeout_s=SOON_S)
+    program = python(logs(log, "time.sleep(3600)"), timeout_s=measured.SOON_S)
     player = executor(program, warmups=3)
     if by == "turns":
         player = executor_for([program], seed=1, machine=Machine.here(), identity=OpenProof())
@@ -330,7 +302,7 @@ def test_a_control_that_hangs_before_it_is_measured_is_run_once(by, tmp_path):
     block = player.measure([CONTROL, FIRST], role="search", rounds=1, number=1)
     found = [outcome.status for outcome in (*copies.outcomes, *block.outcomes)]
     assert found == ["hang", "hang", "hang", "failed"]
-    why = f"it did not end within {SOON_S:.3g} s; --timeout gives a run more"
+    why = f"it did not end within {measured.SOON_S:.3g} s; --timeout gives a run more"
     assert why in copies.control.detail
     assert block.outcomes[1].detail == "it was not run: the control hangs"
     assert log.read_text() == "-"
@@ -373,33 +345,26 @@ def choose(program, memory_mb=0, before=()):
 
 
 WRITES = f"f = open('out', 'w')\n{BUSY}"
+TURNS = f"measured by turns of 10 ms, on CPU {measured.PINNED.cpu}"
 RUNS = "measured by whole runs, one after the other: "
 CHOICES = {
-    "is busy with itself": (BUSY, {}, f"measured by turns of 10 ms, on CPU {PINNED.cpu}"),
-    "writes a file": (
-        f"f = open('out', 'w')\n{BUSY}",
-        {},
-        f"{RUNS}two copies of it share the file",
-    ),
+    "is busy with itself": (BUSY, "", TURNS),
+    "writes a file": (WRITES, "", f"{RUNS}two copies of it share the file"),
     "fails beside another": (
         f"os.close(os.open('only', os.O_CREAT | os.O_EXCL))\n{BUSY}os.unlink('only')",
-        {},
+        "",
         f"{RUNS}a second copy of it beside the first fails: exit status 1: FileExistsError",
     ),
-    "is known to the user": (
-        WRITES,
-        {"by": "turns"},
-        f"measured by turns of 10 ms, on CPU {PINNED.cpu}, although two copies of it share the",
-    ),
-    "is asked by runs": (BUSY, {"by": "runs"}, f"{RUNS}as was asked"),
+    "is known to the user": (WRITES, "turns", f"{TURNS}, although two copies of it share the"),
+    "is asked by runs": (BUSY, "runs", f"{RUNS}as was asked"),
 }
 
 
 @pytest.mark.parametrize("name", CHOICES)
 def test_where_turns_would_lie_runs_are_used_and_the_reason_is_said(name, tmp_path, monkeypatch):
-    code, options, told = CHOICES[name]
+    code, by, told = CHOICES[name]
     monkeypatch.chdir(tmp_path)
-    said, block = choose(python(code, **options))
+    said, block = choose(python(code, by=by))
     assert said.startswith(told)
     assert ("; the time that is told is that of its turns" in said) == ("although" in told)
     assert block.control.ok
@@ -429,3 +394,116 @@ def test_what_two_copies_cannot_both_hold_is_seen(tmp_path):
     assert both.shared() == []  # each network has all ports
     both._of = {0: held, 1: held}
     assert port in both.shared()
+
+
+# ---- memory at rest: what is kept, what is lazy, what leaks --------------------------------------
+
+PLAN = RestPlan(idle_s=0.05, rounds=4, says="^at rest$")
+ROOM = """
+import mmap, os, sys
+held, page = [], b"x" * 4096
+def room(kb):
+    block = mmap.mmap(-1, kb << 10, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for at in range(0, kb << 10, 4096):
+        block[at:at + 4096] = page
+    return block
+"""
+ROUNDS = """
+for number in range({rounds}):
+    burst = room(24 << 10)
+    held.append(room(1024 * int(os.environ.get("KNOB_knob", 0)) or 4))
+    {after}
+    print("at rest", flush=True)
+    sys.stdin.readline()
+print("rate=1250")
+"""
+LAZY = "burst.madvise(mmap.MADV_FREE); held.append(burst) if not number else 0"
+
+
+def resting(after="burst.close()", rounds=4, plan=PLAN, **options):
+    code = ROOM + ROUNDS.replace("{after}", after).replace("{rounds}", str(rounds))
+    return python(code, **{"timeout_s": 30.0, "rest": plan, "seeks_kept": True, **options})
+
+
+def rested(what, *arms, **options):
+    outcomes = by_runs(what, *arms, **options).outcomes
+    assert {(outcome.status, outcome.detail) for outcome in outcomes} == {("ok", "")}
+    return [(outcome, outcome.rested) for outcome in outcomes if outcome.rested is not None]
+
+
+def test_what_a_burst_took_is_in_the_peak_and_the_curve_and_is_not_kept(tmp_path):
+    with LocalStudy(tmp_path, {"workload": "x"}, Machine.here()) as study:
+        ((outcome, found),) = rested(resting(), sink=study)
+    (block,) = recording(tmp_path).blocks
+    assert block.control.rested == found
+    assert len(found.rounds) == PLAN.rounds
+    assert found.kept_kb < outcome.rss_peak_kb - (20 << 10)
+    assert found.points
+    assert all(one.load_ms <= one.rest_ms <= one.end_ms for one in found.rounds)
+    assert outcome.ops_per_s == pytest.approx(1.0 / found.kept_kb)
+
+
+def test_the_time_of_a_run_is_that_of_its_loads_and_never_nothing(monkeypatch):
+    ((outcome, found),) = rested(resting(plan=structs.replace(PLAN, idle_s=0.3)))
+    loads_ms = sum(one.rest_ms - one.load_ms for one in found.rounds)
+    assert outcome.turns[0].counted_ns == pytest.approx(1e6 * loads_ms, abs=1e6)
+    assert found.speed == pytest.approx(1e3 / loads_ms, rel=0.01)
+    monkeypatch.setattr(watch.MemoryWatch, "_now_ms", lambda watch: 0)
+    monkeypatch.setattr(disturbance, "causes", lambda *args: "steal")
+    ((outcome, found),) = rested(resting(seeks_kept=False))
+    assert found.speed == pytest.approx(1000.0)
+    assert [turn.disturbed for turn in outcome.turns] == ["steal"]  # and it is not repeated
+
+
+def test_pages_of_a_mapped_file_and_those_given_back_lazily_are_not_kept(tmp_path):
+    file = tmp_path / "mapped"
+    file.write_bytes(b"x" * (64 << 20))
+    maps = f"mapped = mmap.mmap(os.open({str(file)!r}, 0), 0, prot=mmap.PROT_READ); mapped[::4096]"
+    ((outcome, found),) = rested(resting(f"burst.close(); {maps}"))
+    assert outcome.rss_peak_kb > 64 << 10
+    assert found.kept_kb < 32 << 10
+    ((outcome, found),) = rested(resting(LAZY))
+    assert found.rounds[-1].lazy_kb > 20 << 10
+    assert found.rounds[-1].kept_kb < outcome.rss_peak_kb - (20 << 10)
+
+
+def test_a_leak_of_a_mebibyte_a_round_is_its_slope():
+    (_, tight), (_, leaky) = rested(resting(), CONTROL, FIRST)
+    assert tight.slope_kb == pytest.approx(0, abs=100)
+    assert leaky.slope_kb == pytest.approx(1024, abs=100)
+
+
+def test_speed_can_be_sought_and_memory_at_rest_be_read_beside_it():
+    rate = Metric(r"rate=(\d+)", better="higher")
+    ((outcome, found),) = rested(resting(rate=rate, seeks_kept=False))
+    assert (outcome.ops_per_s, found.speed) == pytest.approx((1250, 1250))
+
+
+def test_a_failure_says_what_the_program_did(monkeypatch):
+    ends, plan = "print('at rest', flush=True); os._exit(3)", structs.replace(PLAN, idle_s=0.4)
+    for what, status, detail in (
+        (resting("pass", rounds=2), "bad_output", "2 times"),
+        (resting(ends, plan=plan), "failed", "exit status 3"),
+    ):
+        outcome = by_runs(what).control
+        assert (outcome.status, detail in outcome.detail) == (status, True), outcome.detail
+    monkeypatch.setattr("hztune.measure.watch.tree_memory", lambda pid: (0, 0))
+    with pytest.raises(HztuneError, match="the memory of the program may not be read"):
+        by_runs(resting())
+
+
+ANSWERS = """
+def answer():
+    burst = room(24 << 10)
+    held.append(room(1024))
+    burst.close()
+    return b"rate=%d" % (1000 * len(held))
+"""
+
+
+def test_a_server_is_loaded_and_rests_as_often_as_was_asked(tmp_path):
+    asked = {"metric_regex": r"rate=(\d+)", "timeout": 20.0, "idle_s": 0.05, "rounds": 4}
+    ((outcome, found),) = rested(measured.serving(tmp_path, ROOM + ANSWERS, **asked))
+    assert found.slope_kb == pytest.approx(1024, abs=400)
+    assert found.kept_kb < outcome.rss_peak_kb - (20 << 10)
+    assert found.speed == pytest.approx(2500)  # the mean of its four loads

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import math
 import os
-import shlex
 import socket
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -21,19 +19,17 @@ from hztune.errors import HztuneError, UsageError
 from hztune.machine import Machine
 from hztune.measure import examine, executors
 from hztune.measure.alternate import BY_TURNS, AlternateExecutor, NumberReading
-from hztune.measure.examine import Finding, Tryout, refuse_fixed_time
 from hztune.measure.executors import executor_for
 from hztune.measure.launch import Run
 from hztune.measure.program import Program, Service, can_have_networks, described
 from hztune.measure.server import with_port_and_dir
 from hztune.measure.whole import RunExecutor
 
-from .measured import CONTROL, PINNED
+from .measured import CONTROL, PINNED, PYTHON
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 
 NETWORKS = pytest.mark.skipif(not can_have_networks(), reason="this process makes no networks")
-PYTHON = f"{shlex.quote(os.path.realpath(sys.executable))} -I -S"
 LISTENS = 'socket.create_server(("127.0.0.1", int(sys.argv[1])))'
 WORKS = f"""
 import os, socket, sys
@@ -124,9 +120,9 @@ def believed(monkeypatch):
         def finding(tryout):
             tryout.turns.pace = PINNED
             tryout.turns.tell_load(span_s)
-            return Finding("", PINNED, reading)
+            return examine.Finding("", PINNED, reading)
 
-        monkeypatch.setattr(Tryout, "finding", finding)
+        monkeypatch.setattr(examine.Tryout, "finding", finding)
 
     return believe
 
@@ -164,32 +160,24 @@ def test_a_port_that_is_taken_ends_the_study_with_the_reason(place):
 
 
 FORKS = f"import os\nif os.fork(): os._exit(0)\n{WORKS}"
-NEVER = "import time; time.sleep(3600)"
+ELSEWHERE = WORKS.replace("int(sys.argv[1])", "0")
 LATE = "within 1 s; a longer --ready-timeout is waited for"
+ENDLESS = {"load": "echo {port}; while :; do :; done", "timeout": 0.3}
 FAILURES = {
     "goes to the background": ({"code": FORKS}, "failed", "went to the background"),
-    "listens elsewhere": (
-        {"code": WORKS.replace("int(sys.argv[1])", "0")},
-        "hang",
-        "s; it listens on the port ",
-    ),
-    "never listens": ({"code": NEVER}, "hang", LATE),
+    "listens elsewhere": ({"code": ELSEWHERE}, "hang", "s; it listens on the port "),
+    "never listens": ({"code": "import time; time.sleep(3600)"}, "hang", LATE),
     "crashes under load": ({"word": "crash"}, "crash", "SIGABRT"),
     "ends before it answers": ({"code": "raise SystemExit(3)"}, "failed", "exit status 3"),
     "is put under a load that fails": ({"load": "echo {port} >&2; exit 5"}, "failed", "--load"),
-    "is put under a load that hangs": (
-        {"load": "echo {port}; while :; do :; done", "timeout": 0.3},
-        "hang",
-        "--load",
-    ),
+    "is put under a load that hangs": (ENDLESS, "hang", "--load"),
     "answers wrongly": ({"check": "grep right"}, "bad_output", "--check"),
 }
 
 
 @pytest.mark.parametrize("by", ["runs", "turns"])
-@pytest.mark.parametrize("name", FAILURES)
-def test_a_failure_gets_its_name(place, name, by):
-    options, status, detail = FAILURES[name]
+@pytest.mark.parametrize(("options", "status", "detail"), FAILURES.values(), ids=FAILURES)
+def test_a_failure_gets_its_name(place, options, status, detail, by):
     program = place.program(**{**options, "ready_timeout": 1.0})
     player = {"runs": RunExecutor, "turns": AlternateExecutor}[by](program, seed=1, warmups=0)
     outcome = player.measure([CONTROL], role="search", rounds=1, number=0).control
@@ -249,18 +237,11 @@ def test_a_load_that_misses_the_word_to_end_is_told_again(place, kind):
 
 
 def test_a_load_of_a_fixed_time_is_refused_by_runs_too(place, monkeypatch):
-    """What tells it from others is tested below, on given times."""
+    """What tells it from others is tested on given times (test_measure_examine.py)."""
     for border in ("_LONGER", "_LESS"):
         monkeypatch.setattr(examine, border, math.inf)
     with pytest.raises(HztuneError, match="fixed number of requests"):
         place.block(by="runs", count=10**9, seconds=0.3)
-
-
-def test_a_load_that_takes_longer_while_the_server_stands_still_is_no_fixed_time():
-    refuse_fixed_time(1.0, 1.8, worked=1.0)
-    refuse_fixed_time(1.0, 1.05, worked=1.0)  # the first time, something else took the CPU
-    with pytest.raises(HztuneError, match="fixed number of requests"):
-        refuse_fixed_time(1.0, 1.05, worked=0.5)
 
 
 def test_without_networks_a_server_with_a_fixed_port_is_measured_by_runs_and_says_why(

@@ -5,58 +5,27 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import ClassVar
+from unittest.mock import Mock
 
 import pytest
 
 from hztune import artifacts
 from hztune.blocks import Arm
 from hztune.errors import HztuneError
-from hztune.measure import turns
-from hztune.measure.identity import Fault
-from hztune.measure.turns import Tempo, TurnExecutor
+from hztune.measure import disturbance, turns
+from hztune.store import Evidence, Sink
 from hztune.workload import WorkloadSpec
 
-from .measured import FIRST, OpenProof
+from .conftest import put
+from .measured import FIRST, WantsLibrary
 
 SPEC = WorkloadSpec("larson", "", (), threads=2)
 DEFAULT = Arm("hz")
 REFUSED = Arm.of("any", {"knob": -1})
-TEMPO = Tempo(turn_ms=20, skip_ms=2, warmup_ms=300)
-
-
-class FakeProof(OpenProof):
-    """Every arm may run, and must run on one library."""
-
-    def judge(self, arm, library, stderr):
-        wrong = None if library == "/lib/right.so" else Fault("wrong_allocator", library)
-        return super().judge(arm, library, stderr) or wrong
-
-
-class Recorder:
-    """A sink that remembers what it was given, in order."""
-
-    def __init__(self):
-        self.kinds = []
-        self.turns = []
-        self.ends_in_round = -1
-
-    def begin(self, plan):
-        self.kinds.append("begin")
-
-    def turn(self, index, pid, turn, evidence):
-        self.kinds.append("turn")
-        self.turns.append((index, pid))
-        if turn.round == self.ends_in_round:
-            raise KeyboardInterrupt
-
-    def outcome(self, index, pid, outcome):
-        self.kinds.append("outcome")
-
-    def end(self):
-        self.kinds.append("end")
+TEMPO = turns.Tempo(turn_ms=20, skip_ms=2, warmup_ms=300)
 
 
 ENDINGS = {
@@ -75,13 +44,12 @@ class Conductor:
 
     Attributes:
         plans: What the arm of a key does.
-        misfortune: What happens to the conductor itself.
+        is_lost: Whether the conductor itself fails.
     """
 
-    plans: ClassVar[dict[str, dict[str, object]]] = {}
-    misfortune = ""
+    plans, is_lost = None, False
 
-    def __init__(self, command, env, stdin):
+    def __init__(self, command, env):
         self.options, self.arms, self.base = {}, defaultdict(dict), env
         at = command.index("--")
         self.program, words = command[at + 1 :], iter(command[2:at])  # behind --ask
@@ -93,17 +61,11 @@ class Conductor:
             else:
                 self.options[name] = value
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
     def lines(self, silence_s):
         alive = [*self.arms]
         for key in alive:
             yield self.told("start", key, pid=1000 + int(key))
-        if self.misfortune == "fails":
+        if self.is_lost:
             return
         done, self.wanted = 0, int(self.options["--rounds"])
         while done < self.wanted and alive:
@@ -134,7 +96,7 @@ class Conductor:
     def end(self, key, status):
         plan, (signal, code) = self.plan(key), ENDINGS[status]
         result = {"live_peak_kb": 4000, "hz": {"counters": {"refills": 7}}}
-        result["allocator"] = {"path": plan.get("library", "/lib/right.so")}
+        result["allocator"] = {"path": plan.get("library", "/lib/right")}
         printed = json.dumps(plan.get("result", result)) if status == "ok" else None
         ended = {"status": status, "signal": signal, "code": code, "result": printed, **EXIT}
         return self.told("exit", key, **ended, stderr=plan.get("stderr", ""))
@@ -144,22 +106,27 @@ class Conductor:
         self.wanted += int(count) if word == "more" else 0
 
     def finish(self, grace_s):
-        return SimpleNamespace(ok=not self.misfortune, describe=lambda: "ended: no turn page")
+        return SimpleNamespace(ok=not self.is_lost, describe=lambda: "ended: no turn page")
 
 
 class Stage:
     """An executor on the double of hz-turns."""
 
     def __init__(self):
-        self.proof, self.sink, self.played = FakeProof(), Recorder(), []
+        self.proof, self.sink, self.played = WantsLibrary(), Mock(spec=Sink), []
 
     def executor(self, seed=1):
-        return TurnExecutor(SPEC, self.sink, seed=seed, tempo=TEMPO, identity=self.proof)
+        return turns.TurnExecutor(SPEC, self.sink, seed=seed, tempo=TEMPO, identity=self.proof)
 
     def measure(self, *arms, rounds=6, number=0, seed=1, **plans):
         """Measures a block in which the arm at i does what `arm_i` says."""
         Conductor.plans = {name.removeprefix("arm_"): plan for name, plan in plans.items()}
         return self.executor(seed).measure(arms, role="search", rounds=rounds, number=number)
+
+    @property
+    def kept(self):
+        """What the sink was given, in order."""
+        return [name for name, *_ in self.sink.mock_calls]
 
 
 @pytest.fixture
@@ -167,11 +134,10 @@ def stage(monkeypatch):
     made = Stage()
 
     def play(command, env, stdin):
-        made.played.append(Conductor(command, env, stdin))
-        return made.played[-1]
+        made.played.append(Conductor(command, env))
+        return nullcontext(made.played[-1])
 
     monkeypatch.setattr(turns, "Child", play)
-    monkeypatch.setattr(Conductor, "misfortune", "")
     monkeypatch.setattr(artifacts, "bench", lambda: Path("/opt/hz-bench"))
     return made
 
@@ -244,9 +210,10 @@ def stolen(*rounds):
     return {"ops": 900, "rounds": {n: {"steal_ticks": 3, "ops": 1} for n in rounds}}
 
 
-@pytest.mark.parametrize(
-    ("disturbed", "played"), [([2, 4], 8), (range(100), 6), ([0, 1, *range(6, 100)], 10)]
-)
+PLAYED = [([2, 4], 8), (range(100), 6), ([0, 1, *range(6, 100)], 10)]
+
+
+@pytest.mark.parametrize(("disturbed", "played"), PLAYED)
 def test_disturbed_rounds_are_repeated_until_most_are_and_do_not_enter_the_rate(
     disturbed, played, stage
 ):
@@ -264,21 +231,20 @@ def test_disturbed_rounds_are_repeated_until_most_are_and_do_not_enter_the_rate(
 
 def test_turns_are_kept_as_they_come_and_outcomes_after_them(stage):
     stage.measure(DEFAULT, FIRST, rounds=2)
-    assert stage.sink.kinds == ["begin", *["turn"] * 4, *["outcome"] * 2, "end"]
-    assert {*stage.sink.turns} == {(0, 1000), (1, 1001)}
-    stage.sink = Recorder()
-    stage.sink.ends_in_round = 1
+    assert stage.kept == ["begin", *["turn"] * 4, *["outcome"] * 2, "end"]
+    assert {call.args[:2] for call in stage.sink.turn.mock_calls} == {(0, 1000), (1, 1001)}
+    stage.sink = Mock(spec=Sink, **{"turn.side_effect": [None, KeyboardInterrupt]})
     with pytest.raises(KeyboardInterrupt):
         stage.measure(DEFAULT)
-    assert stage.sink.kinds == ["begin", "turn", "turn"]
+    assert stage.kept == ["begin", "turn", "turn"]
 
 
 def test_a_conductor_that_fails_is_our_error_not_the_arms(stage, monkeypatch):
     """Of one that falls silent `Child` tells (test_process.py)."""
-    monkeypatch.setattr(Conductor, "misfortune", "fails")
+    monkeypatch.setattr(Conductor, "is_lost", True)
     with pytest.raises(HztuneError, match="hz-turns ended: no turn page"):
         stage.measure(DEFAULT, rounds=3)
-    assert stage.sink.kinds == ["begin"]
+    assert stage.kept == ["begin"]
 
 
 def test_the_accounts_add_up(stage):
@@ -303,3 +269,80 @@ def test_a_crowd_of_threads_gets_longer_turns_of_which_a_tenth_is_skipped():
     assert (lengths[0], lengths[-1]) == (20.0, 120.0)
     assert [tempo.skip_ms for tempo in tempos] == pytest.approx([0.1 * each for each in lengths])
     assert {tempo.rss_limit_mb for tempo in tempos} == {77}
+
+
+# ---- what disturbs a turn from outside: it is never judged by how fast it was --------------------
+
+TURN_NS = 18_000_000
+QUIET = Evidence(cpu_ns=2 * TURN_NS, involuntary=2, pressure_us=900)
+SECOND_NS = 1_000_000_000
+WAITING = 400_000
+"""Microseconds of a second in which a process waited for a CPU."""
+
+CAUSES = {
+    "a quiet turn": (QUIET, 2, TURN_NS, ""),
+    "a tick of steal": (Evidence(steal_ticks=1), 2, TURN_NS, "steal"),
+    "a sleep": (Evidence(suspended_ns=10**9), 2, TURN_NS, "suspend"),
+    "two at once": (Evidence(steal_ticks=2, suspended_ns=10**9), 2, TURN_NS, "suspend,steal"),
+    "pressure": (Evidence(pressure_us=16_000), 2, TURN_NS, "pressure"),
+    "pressure of its own threads": (Evidence(pressure_us=18_000), 32, TURN_NS, ""),
+    "a quota": (Evidence(throttled_us=2_000), 2, TURN_NS, "throttled"),
+    "a crowd waits": (Evidence(pressure_us=WAITING, others_us=60_000), 3, SECOND_NS, ""),
+    "others have its CPUs": (
+        Evidence(pressure_us=WAITING, others_us=150_000), 3, SECOND_NS, "pressure",
+    ),
+    "own threads that are not the workload's": (
+        Evidence(cpu_ns=2 * TURN_NS, pressure_us=16_000), 2, TURN_NS, "",
+    ),
+    "few ticks of others": (Evidence(pressure_us=90_000, others_us=45_000), 3, 10**8, ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("evidence", "threads", "length_ns", "cause"), CAUSES.values(), ids=CAUSES)
+def test_what_disturbs_a_turn_from_outside_is_named(evidence, threads, length_ns, cause):
+    assert disturbance.causes(evidence, length_ns, threads, cores=2) == cause
+
+
+GROUPS = {
+    "version 2": ("0::/box/inner\n", "", "throttled_usec 700"),
+    "version 1": ("3:cpu,cpuacct:/box/inner\n", "cpu", "throttled_time 700999"),
+}
+
+
+@pytest.mark.parametrize(("line", "controller", "time"), GROUPS.values(), ids=GROUPS)
+def test_throttling_is_read_from_the_group_and_those_above_it(line, controller, time, tmp_path):
+    group = f"sys/fs/cgroup/{controller}"
+    files = {
+        "proc/self/cgroup": line,
+        f"{group}/box/inner/cpu.stat": f"nr_periods 9\nnr_throttled 2\n{time}\n",
+        f"{group}/box/cpu.stat": f"nr_periods 9\nnr_throttled 3\n{time}\n",
+        f"{group}/cpu.stat": "usage_usec 5\n",  # the root counts none
+    }
+    counts = disturbance.throttle_counts(put(tmp_path, files))
+    assert disturbance.throttled(counts) == (5, 1400)
+    put(tmp_path, {f"{group}/box/inner/cpu.stat": "nr_throttled 3\nthrottled_usec 1000\n"})
+    assert disturbance.throttled(counts) == (6, 1700)
+
+
+COUNTED = {
+    "it was others": ("cpu 10 0 0 0", "cpu 30 2 10 900", 0.0, 320_000),
+    "it was the program": ("cpu 10 0 0 0", "cpu 40 0 2 900", 0.3, 20_000),
+    "nothing is counted": ("", "", 0.0, 0),
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_the_time_of_others_is_what_the_machine_was_busy_without_us(name, monkeypatch):
+    before, after, own_s, expected = COUNTED[name]
+    lines = iter([before, after])
+    times = iter([0.0, 0.0, 0.0, own_s])  # of this process, and of its children
+    monkeypatch.setattr(
+        disturbance, "cpu_ticks", lambda: [*map(int, next(lines).split()[1:]), *[0] * 8]
+    )
+    monkeypatch.setattr(
+        disturbance.resource,
+        "getrusage",
+        lambda who: SimpleNamespace(ru_utime=next(times), ru_stime=0.0),
+    )
+    watch = disturbance.Watch()
+    assert watch.passed()["others_us"] == expected

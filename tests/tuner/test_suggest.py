@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from dataclasses import replace
 
 import pytest
@@ -17,6 +16,7 @@ from hztune.suggest import best_of, command, ideas
 from hztune.suggest.look import Sight
 
 from .conftest import processes_in
+from .measured import serving
 
 SIGHT = Sight(wall_s=1.0, ended=True, cpu_s=1.0, faults=25_000, peak_kb=100 << 10,
               end_kb=100 << 10, allocator="glibc", unseen="", allocations=1_000_000,
@@ -95,23 +95,17 @@ def test_of_a_server_only_what_its_load_does_is_counted():
 
 
 ASKED = {
-    "what it prints": api.program(
-        ("x",), metric_regex="rate=(.*)", lower_is_better=True, check="grep y"
-    ),
-    "commands around it": api.program(
-        ("x",), metric_cmd="tail -1", prepare="p 'q'", cleanup="c", warmup=0
-    ),
-    "a container": api.program(("x",), cpus=0.5, memory="512M", timeout=9.0),
-    "rounds": api.program(("x",), rests="^rest$", idle_s=0.5, rounds=4),
-    "a server at a port": api.program(
-        server="s", load="l", ready_port=7, ready_timeout=90.0, idle_s=3.0
-    ),
+    "what it prints": dict(metric_regex="rate=(.*)", lower_is_better=True, check="grep y"),
+    "commands around it": dict(metric_cmd="tail -1", prepare="p 'q'", cleanup="c", warmup=0),
+    "a container": dict(cpus=0.5, memory="512M", timeout=9.0),
+    "rounds": dict(rests="^rest$", idle_s=0.5, rounds=4),
+    "a server at a port": dict(server="s", load="l", ready_port=7, ready_timeout=90.0, idle_s=3.0),
 }
 
 
 @pytest.mark.parametrize("what", ASKED)
 def test_a_command_to_paste_means_the_program_that_was_looked_at(what):
-    program = ASKED[what]
+    program = api.program(() if "server" in ASKED[what] else ("x",), **ASKED[what])
     words = shlex.split(command(program))
     assert words[0] == "hztune"
     (again,) = programs_in(tuple(words[1:]))
@@ -160,14 +154,14 @@ def test_a_program_that_goes_on_is_ended_and_leaves_nothing_behind(tmp_path, mon
     assert processes_in(tmp_path) == [] and os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    ("script", "said"),
-    [
-        ("echo no >&2; exit 3", "exit status 3: no"),
-        ("kill -KILL $$", "SIGKILL"),
-        ("kill -SEGV $$", "SIGSEGV"),
-    ],
-)
+FAILS = [
+    ("echo no >&2; exit 3", "exit status 3: no"),
+    ("kill -KILL $$", "SIGKILL"),
+    ("kill -SEGV $$", "SIGSEGV"),
+]
+
+
+@pytest.mark.parametrize(("script", "said"), FAILS)
 def test_of_a_program_that_fails_by_itself_nothing_is_suggested(script, said):
     with pytest.raises(HztuneError, match=f"fails by itself.*{said}"):
         look("sh", "-c", script)
@@ -179,34 +173,16 @@ def test_of_a_program_that_cannot_be_recorded_it_is_said_what_is_not_known(compi
     assert "not seen: it cannot be recorded" in "\n".join(api.suggestion_text(found))
 
 
-SERVE = """
-import socket, sys
-start = [bytes(900) for _ in range(60_000)]
-server = socket.create_server(("localhost", int(sys.argv[1])))
-while True:
-    connection, _ = server.accept()
-    if connection.recv(9):
-        held = [bytes(1000) for _ in range(20_000)]
-        connection.sendall(b"done")
-    connection.close()
-"""
-LOAD = """
-import socket, sys
-with socket.create_connection(("localhost", int(sys.argv[1]))) as connection:
-    connection.sendall(b"hello")
-    connection.recv(9)
+ANSWERS = """
+start, held = [bytes(900) for _ in range(60_000)], []
+def answer():
+    held[:] = [bytes(1000) for _ in range(20_000)]
+    return b"done"
 """
 
 
 def test_a_server_is_looked_at_under_its_load(tmp_path):
-    for name, text in {"serve.py": SERVE, "load.py": LOAD}.items():
-        (tmp_path / name).write_text(text)
-    python = f"{shlex.quote(os.path.realpath(sys.executable))} -I -S"
-    server = api.program(
-        server=f"{python} {tmp_path}/serve.py {{port}}",
-        load=f"{python} {tmp_path}/load.py {{port}}",
-    )
-    found = api.suggest(server, seconds=3.0)
+    found = api.suggest(serving(tmp_path, ANSWERS), seconds=3.0)
     assert found.sight.before_kb > 0 and found.sight.ended and found.sight.ports
     assert found.sight.unseen == "" and 20_000 < found.sight.allocations < 40_000
     assert found.sight.before_kb > 60_000_000 // 1024 and found.sight.faults < 15_000
