@@ -71,12 +71,6 @@ def on_hz(core_build):
     return {"LD_PRELOAD": str(core_build / "libhz.so"), "HZ_CONTROL": "1"}
 
 
-@pytest.fixture
-def agent(core_build):
-    """The agent's file."""
-    return str(core_build / "libhz-agent.so")
-
-
 # ---- processes on hz -----------------------------------------------------------------------------
 
 
@@ -199,18 +193,18 @@ OF_HZ = """{"protocol":3,"allocator":"hz","stats":{"version":"1","config":{},"me
 "arena":{"first":0,"bytes":0},"threads":[],"threads_left_out":0,"rest_worker":false,"levers":{}}"""
 
 
-@pytest.mark.parametrize(
-    ("packets", "sentence"),
-    [
-        ([], r"gave no answer: others are asking it; try again$"),
-        (['{"protocol":1}'], "speaks protocol 1"),
-        (['{"protocol":3}'], r"the answer of process \d+ \(.+\): missing required field allocator"),
-        ([OF_HZ % 1], "stats: has no background_period_us"),
-        ([OF_HZ % 10**400], "stats.memory.live_bytes is 1000"),
-        (["nonsense"], "JSON"),
-        (['{"protocol":3,"refused":"x","sentence":"no\\u001b[2J"}'], r"\(.+\) refuses: no\?\[2J"),
-    ],
-)
+STRANGE = [
+    ([], r"gave no answer: others are asking it; try again$"),
+    (['{"protocol":1}'], "speaks protocol 1"),
+    (['{"protocol":3}'], r"the answer of process \d+ \(.+\): missing required field allocator"),
+    ([OF_HZ % 1], "stats: has no background_period_us"),
+    ([OF_HZ % 10**400], "stats.memory.live_bytes is 1000"),
+    (["nonsense"], "JSON"),
+    (['{"protocol":3,"refused":"x","sentence":"no\\u001b[2J"}'], r"\(.+\) refuses: no\?\[2J"),
+]
+
+
+@pytest.mark.parametrize(("packets", "sentence"), STRANGE)
 def test_a_strange_answer_is_an_error(packets, sentence, start):
     with pytest.raises(HztuneError, match=sentence):
         api.process_statistics(start(ANSWER, *packets).pid)
@@ -219,53 +213,216 @@ def test_a_strange_answer_is_an_error(packets, sentence, start):
 # ---- processes with the agent --------------------------------------------------------------------
 
 
+AGENTS_OWN = {"google_tcmalloc": {"GLIBC_TUNABLES": "glibc.pthread.rseq=0"}}
+
+
+@pytest.fixture
+def under(started, core_build):
+    """Starts a program under an allocator, with the agent."""
+
+    def start(name, *words, **variables):
+        state = api.allocators()[name]
+        if isinstance(state, HztuneError):
+            pytest.skip(str(state))
+        agent = str(core_build / "libhz-agent.so")
+        preload = f"{state.path}:{agent}" if state.preload else agent
+        own = {**os.environ, "LD_PRELOAD": preload, **AGENTS_OWN.get(name, {})}
+        return started(words, **own | variables)
+
+    return start
+
+
 @pytest.mark.parametrize("name", ["glibc", "jemalloc", "mimalloc", "tcmalloc"])
-def test_beside_another_allocator_the_agent_tells_what_it_holds(name, start, agent):
-    state = api.allocators()[name]
-    if isinstance(state, HztuneError):
-        pytest.skip(str(state))
-    preload = ":".join(filter(None, (state.preload and str(state.path), agent)))
-    program = start(BURST, PYTHONMALLOC="malloc", LD_PRELOAD=preload)
+def test_beside_another_allocator_the_agent_tells_what_it_holds(name, under):
+    program = under(name, sys.executable, "-c", BURST, PYTHONMALLOC="malloc")
     main = api.process_statistics(program.pid).parts[0]
     assert main.allocator == name and (main.held_bytes or 0) > MIB
     assert 0 < (main.live_bytes or 0) < (main.held_bytes or 0) or name == "mimalloc"
     assert api.trim_process(program.pid).allocators[0] == name
 
 
-FIXED = """
+TAKES = """
 #include <stdlib.h>
-#include <unistd.h>
 void *(*volatile take)(size_t) = malloc;
-int main(void) {
-    char c;
-    void *volatile block = take(100);
-    return write(1, "x", 1) + read(0, &c, 1) != 2 || block == NULL;
-}
+__attribute__((constructor)) static void start(void) { take(100); }
 """
 
 
 def test_the_agent_knows_what_gives_malloc_to_a_program_at_a_fixed_address(
-    compiled, running, agent
+    compiled, running, core_build
 ):
-    program = compiled("fixed", FIXED, "-fno-pie", "-no-pie")
-    with running(program, {"LD_PRELOAD": agent}) as pid:
+    program = compiled("fixed", compiled.idle + TAKES, "-fno-pie", "-no-pie")
+    with running(program, {"LD_PRELOAD": str(core_build / "libhz-agent.so")}) as pid:
         main = api.process_statistics(pid).parts[0]
         assert api.trim_process(pid).allocators == ("glibc",)
     assert (main.allocator, (main.live_bytes or 0) > 0) == ("glibc", True)
 
 
+# ---- every lever of every allocator moves a figure, and is given back ----------------------------
+
+TOKEN = f"{7:032x}"
+
+# For each line, the ms to rest in it: fills and frees memory, and tells how many blocks of 1 MiB
+# are mapped one by one (of one), and an arena's own decay.
+LOAD = r"""
+#include <malloc.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+enum { COUNT = 8000, BYTES = 4000, LARGE = 1 << 20, THREADS = 4 };
+int mallctl(const char *, void *, size_t *, void *, size_t) __attribute__((weak));
+static void *fill(void *unused) {
+    static __thread void *blocks[COUNT];
+    for (int i = 0; i < COUNT; i++) memset(blocks[i] = malloc(BYTES), 1, BYTES);
+    for (int i = COUNT; i-- > 0;) free(blocks[i]);
+    return unused;
+}
+int main(void) {
+    char line[100];
+    long own = 0; /* decay of jemalloc's first arena */
+    size_t size = sizeof own;
+    if (getenv("OWN")) mallctl("arena.0.dirty_decay_ms", NULL, NULL, &own, size);
+    puts("ready");
+    while (fflush(stdout) == 0 && fgets(line, sizeof line, stdin)) {
+        pthread_t threads[THREADS];
+        for (int i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, fill, NULL);
+        for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+        fill(NULL);
+        for (int i = 0; i < COUNT; i++) {
+            void *volatile block = malloc(LARGE);
+            free(block);
+        }
+        void *volatile large = malloc(LARGE);
+        const size_t mapped = mallinfo2().hblks;
+        free(large);
+        usleep((useconds_t)atol(line) * 1000);
+        if (mallctl) mallctl("arena.0.dirty_decay_ms", &own, &size, NULL, 0);
+        printf("%zu %ld\n", mapped, own);
+    }
+    return 0;
+}
+"""
+LEVERS = [  # allocator, lever, two values of which the first gives the larger figure; set before
+    ("jemalloc", "dirty_decay_ms", ("-1", "0"), "resident", {}),
+    ("jemalloc", "muzzy_decay_ms", ("-1", "0"), "resident",
+     {"background_thread": "true", "dirty_decay_ms": "50"}),
+    ("jemalloc", "background_thread", ("true", "false"), "threads", {}),
+    ("jemalloc", "max_background_threads", ("4", "1"), "threads", {"background_thread": "true"}),
+    ("mimalloc", "purge_delay", ("60000", "0"), "resident", {}),
+    ("mimalloc", "arena_purge_mult", ("1000", "0"), "resident", {"purge_delay": "1"}),
+    ("mimalloc", "purge_decommits", ("0", "1"), "resident", {"purge_delay": "0"}),
+    ("tcmalloc", "max_total_thread_cache_bytes", ("1073741824", "524288"), "cached", {}),
+    ("tcmalloc", "aggressive_decommit", ("false", "true"), "resident", {}),
+    ("tcmalloc", "release_rate_percent", ("0", "1000"), "resident", {}),
+    ("google_tcmalloc", "background_release_rate", ("0", "1099511627776"), "resident", {}),
+    ("glibc", "trim_threshold", ("1000000000", "0"), "resident", {}),
+    ("glibc", "top_pad", ("100000000", "0"), "resident", {}),
+    ("glibc", "mmap_threshold", ("4096", "10000000"), "mapped", {}),
+]  # fmt: skip
+RESTS_MS = {"muzzy_decay_ms": 1000, "background_release_rate": 2500}
+
+
+@pytest.fixture
+def load(under, compiled):
+    """Starts the load under an allocator, with the agent."""
+    program = compiled("load", LOAD, "-O1", "-pthread")
+    return lambda name, **variables: under(name, program, **variables)
+
+
+def figures_of(program, lever):
+    program.stdin.write(f"{RESTS_MS.get(lever, 50)}\n")
+    program.stdin.flush()
+    mapped, own = map(int, program.stdout.readline().split())
+    status = Path(f"/proc/{program.pid}/status").read_text()
+    resident, threads = (
+        int(re.search(rf"^{name}:\s*(\d+)", status, re.M)[1]) for name in ("RssAnon", "Threads")
+    )
+    cached = api.process_statistics(program.pid).parts[0].cached_bytes
+    return dict(mapped=mapped, own=own, resident=resident, threads=threads, cached=cached)
+
+
+@pytest.mark.parametrize(("name", "lever", "values", "figure", "first"), LEVERS)
+def test_a_lever_moves_a_figure(name, lever, values, figure, first, load):
+    found = []
+    for value in values:
+        program = load(name)
+        if lever not in api.process_statistics(program.pid).parts[0].levers:
+            pytest.skip(f"this version of {name} has no {lever}")
+        changed = api.change_process(program.pid, {**first, lever: value})
+        assert str(changed.after[lever]) == value
+        found.append(figures_of(program, lever)[figure])
+    assert found[0] > 1.5 * found[1]
+
+
+@pytest.mark.parametrize("name", ["jemalloc", "mimalloc", "tcmalloc", "google_tcmalloc"])
+def test_a_lease_gives_every_lever_back(name, load):
+    process = Process.of(load(name).pid)
+    assert api.trim_process(process.pid).allocators[0] == name
+    before = api.process_statistics(process.pid).parts[0].levers
+    given = {lever: values for each, lever, values, *_ in LEVERS if each == name}
+    settings = {lever: given[lever][1] for lever in before}
+    governed = channel.govern(process, TOKEN, 60, settings)
+    assert {lever: str(value) for lever, value in governed.values.items()} == settings
+    assert (governed.taken, governed.began) == ((), True)
+    assert channel.govern(process, TOKEN, 0, {}).values == before
+    assert api.process_statistics(process.pid).parts[0].levers == before
+
+
+def test_an_arena_keeps_its_own_value_also_where_a_lease_gives_the_others_the_same(load):
+    process = Process.of((program := load("jemalloc", OWN="")).pid)
+    for seconds, value in ((60, "0"), (60, "5"), (0, "5")):
+        channel.govern(process, TOKEN, seconds, {"dirty_decay_ms": value})
+    assert figures_of(program, "")["own"] == 0
+
+
+def test_glibc_gets_back_what_it_was_started_with_or_its_defaults(load):
+    adapting = dict.fromkeys(("trim_threshold", "top_pad", "mmap_threshold"), "auto")
+    process = Process.of((program := load("glibc")).pid)
+    assert channel.govern(process, TOKEN, 60, adapting).values == adapting
+    assert figures_of(program, "")["mapped"] == 0  # its threshold has grown
+    for variables, before, after in (
+        ({}, adapting, {"trim_threshold": 131072, "top_pad": 131072}),
+        ({"MALLOC_TRIM_THRESHOLD_": "-1"},
+         {"trim_threshold": -1, "top_pad": 131072, "mmap_threshold": 131072},
+         {"trim_threshold": -1, "top_pad": 131072}),
+        ({"MALLOC_TOP_PAD_": "4096"}, {**dict.fromkeys(adapting, 131072), "top_pad": 4096},
+         {"trim_threshold": 131072, "top_pad": 4096}),
+        ({"GLIBC_TUNABLES": "glibc.malloc.top_pad=0x1000:glibc.malloc.trim_threshold=8192"},
+         {"trim_threshold": 8192, "top_pad": 4096, "mmap_threshold": 131072},
+         {"trim_threshold": 8192, "top_pad": 4096}),
+    ):  # fmt: skip
+        process = Process.of(load("glibc", **variables).pid)
+        assert api.process_statistics(process.pid).parts[0].levers == before
+        settings = {"trim_threshold": "1", "top_pad": "2"}
+        channel.govern(process, TOKEN, 60, settings)
+        assert channel.govern(process, TOKEN, 0, {}).values == after
+
+
+def test_a_wrong_change_is_refused_and_names_the_process_and_what_is_legal(load):
+    pid = load("jemalloc").pid
+    before = api.process_statistics(pid).parts[0].levers
+    for wrong, said in (
+        ({"decay_ms": "0"}, "decay_ms cannot change in this process; legal are dirty_decay_ms, "),
+        ({"muzzy_decay_ms": "-2"}, "legal is a whole number from -1 to 18446744072000"),
+        ({"background_thread": "1"}, "legal is true or false"),
+        ({"max_background_threads": "4000"}, "jemalloc refuses max_background_threads=4000"),
+    ):
+        with pytest.raises(UsageError, match=rf"process {pid} \(.+\) refuses: .*{said}"):
+            api.change_process(pid, {"dirty_decay_ms": "0", **wrong})
+    assert api.process_statistics(pid).parts[0].levers == before
+
+
 # ---- the doctor ----------------------------------------------------------------------------------
-
-
-def known(found):
-    return [(each.name, each.value, each.is_effective) for each in found.settings]
 
 
 def test_the_doctor_tells_of_a_stranger_what_shows_from_outside(start, compiled, running):
     found = api.diagnose(start(WAIT, MALLOC_ARENA_MAX="2").pid)
     assert (found.allocator, found.parts) == ("glibc", ())
     assert found.memory.anonymous_bytes > 0
-    assert ("arena_max", 2, False) in known(found)
+    settings = [(each.name, each.value, each.is_effective) for each in found.settings]
+    assert ("arena_max", 2, False) in settings
     assert "hztune paths --agent" in found.remarks[0]
     with running(compiled("rests", compiled.idle, "-static"), {}) as pid:
         bare = api.diagnose(pid)
@@ -283,21 +440,21 @@ def of(name, **more):
     return replace(FOUND, parts=(replace(HZ, allocator=name, **more),))
 
 
-@pytest.mark.parametrize(
-    ("found", "sentence"),
-    [
-        (replace(FOUND, free_page_bytes=120 * MIB), "background_period_us=65536"),
-        (replace(FOUND, free_page_bytes=120 * MIB, has_rest_worker=True), "decay_ms=0"),
-        (of("hz", cached_bytes=100 * MIB), "thread_cache_share=50"),
-        (FOUND, "130.0 MiB are between live blocks"),
-        (of("hz", held_bytes=22 * MIB), "no setting would return much"),
-        (of("jemalloc"), "dirty_decay_ms"),
-        (of("glibc"), "arena_max=2"),
-        (of("tcmalloc"), "TCMALLOC_AGGRESSIVE_DECOMMIT"),
-        (of("mimalloc", live_bytes=None), "MIMALLOC_PURGE_DELAY=0"),
-        (of("mimalloc", version="2.0.9"), "MIMALLOC_DECOMMIT_DELAY=0"),
-    ],
-)
+ADVICE = [
+    (replace(FOUND, free_page_bytes=120 * MIB), "background_period_us=65536"),
+    (replace(FOUND, free_page_bytes=120 * MIB, has_rest_worker=True), "decay_ms=0"),
+    (of("hz", cached_bytes=100 * MIB), "thread_cache_share=50"),
+    (FOUND, "130.0 MiB are between live blocks"),
+    (of("hz", held_bytes=22 * MIB), "no setting would return much"),
+    (of("jemalloc"), "dirty_decay_ms"),
+    (of("glibc"), "arena_max=2"),
+    (of("tcmalloc"), "TCMALLOC_AGGRESSIVE_DECOMMIT"),
+    (of("mimalloc", live_bytes=None), "MIMALLOC_PURGE_DELAY=0"),
+    (of("mimalloc", version="2.0.9"), "MIMALLOC_DECOMMIT_DELAY=0"),
+]
+
+
+@pytest.mark.parametrize(("found", "sentence"), ADVICE)
 def test_the_doctor_advises_by_what_waits_where(found, sentence):
     assert any(sentence in each for each in attach.advice_for(found))
 
