@@ -8,7 +8,6 @@ import shlex
 import signal
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
@@ -24,123 +23,107 @@ from .measured import BUSY, CONTROL, FIRST, SOON_S, OpenProof, by_runs, by_turns
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 
 
-@dataclass(frozen=True)
-class Mischief:
-    """What a target does, and what is to be said of it."""
-
-    code: str
-    status: str
-    detail: str = ""
-    rss_limit_mb: int = 0
-    by_freezer: bool = False  # by turns it does so where a freezer stops it; signals, it sees
-
-
 SPIN = "end = time.process_time() + 0.05\nwhile time.process_time() < end: pass\n"
 SLEEP = "time.sleep(3600)"
+MIB = "os.write(1, b'x' * (1 << 20))"
 BOMB = "for i in range(6):\n  if os.fork() == 0 and i % 2: os.setsid()\n"
 """Makes 64 processes of one, in many sessions."""
 
+# What a target does, how that ends, and a part of what is said of it.
 MISCHIEFS = {
-    "segfaults": Mischief("os.kill(os.getpid(), signal.SIGSEGV)", "crash", "ended by SIGSEGV"),
-    "fails": Mischief("sys.exit('no input file')", "failed", "exit status 1: no input file"),
-    "says a word and kills what measures it": Mischief(
+    "segfaults": ("os.kill(os.getpid(), signal.SIGSEGV)", "crash", "ended by SIGSEGV"),
+    "fails": ("sys.exit('no input file')", "failed", "exit status 1: no input file"),
+    "says a word and kills what measures it": (
         f"print('a word', file=sys.stderr)\nos.kill(os.getppid(), signal.SIGKILL)\n{SPIN}",
         "failed",
         "hz-launch, which measures it, was killed, perhaps by the program itself",
     ),
-    "fails with a line that steers a terminal": Mischief(
-        "sys.exit('\\x1b[2J\\tgone')", "failed", "exit status 1: ?[2J gone"
-    ),
-    "refuses its configuration": Mischief("sys.exit(78)", "rejected", "exit status 78"),
-    "loops": Mischief("while True: pass", "hang"),
-    "stops itself": Mischief("os.kill(os.getpid(), signal.SIGSTOP)", "hang"),
-    "closes its outputs and sleeps": Mischief("os.closerange(0, 3); time.sleep(3600)", "hang"),
-    "runs another allocator": Mischief(
-        "print('wrong library', file=sys.stderr)", "wrong_allocator"
-    ),
-    "runs another configuration": Mischief(
-        "print('wrong config', file=sys.stderr)", "wrong_config"
-    ),
-    "takes all memory": Mischief(
+    "steers a terminal": ("sys.exit('\\x1b[2J\\tgone')", "failed", "exit status 1: ?[2J gone"),
+    "refuses its configuration": ("sys.exit(78)", "rejected", "exit status 78"),
+    "loops": ("while True: pass", "hang", ""),
+    "stops itself": ("os.kill(os.getpid(), signal.SIGSTOP)", "hang", ""),
+    "closes its outputs and sleeps": ("os.closerange(0, 3); time.sleep(3600)", "hang", ""),
+    "runs another allocator": ("print('wrong library', file=sys.stderr)", "wrong_allocator", ""),
+    "runs another configuration": ("print('wrong config', file=sys.stderr)", "wrong_config", ""),
+    "takes all memory": (
         "blocks = []\nwhile True: blocks.append(b'x' * (1 << 20)); time.sleep(0.001)",
         "oom",
-        rss_limit_mb=64,
+        "",
     ),
-    "fills its temporary directory": Mischief(
+    "fills its temporary directory": (
         "import resource, tempfile\nresource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20,) * 2)\n"
         "with tempfile.TemporaryFile() as file:\n  while True: file.write(b'x' * 65536)",
         "failed",
         "OSError",
     ),
-    "prints no number": Mischief("print('rate: nan/s')", "bad_output"),
-    "prints far too much": Mischief(
-        "for _ in range(100): os.write(1, b'x' * (1 << 20))", "bad_output", "more than 64 MiB"
+    "prints no number": ("print('rate: nan/s')", "bad_output", ""),
+    "prints too much": (f"for _ in range(100): {MIB}", "bad_output", "more than 64 MiB"),
+    "floods stdout": (f"for _ in range(1024): {MIB}", "ok", ""),
+    "reserves a terabyte": ("import mmap\nmmap.mmap(-1, 1 << 40, flags=0x4022, prot=0)", "ok", ""),
+    "leaves a daemon's daemon": (
+        f"if os.fork() == 0:\n  os.setsid()\n  if os.fork(): os._exit(0)\n  {SLEEP}",
+        "ok",
+        "",
     ),
-    "floods stdout": Mischief("for _ in range(1024): os.write(1, b'x' * (1 << 20))", "ok"),
-    "reserves a terabyte": Mischief(
-        "import mmap\nmmap.mmap(-1, 1 << 40, flags=0x4022, prot=0)", "ok"
-    ),
-    "leaves a daemon's daemon": Mischief(
-        "if os.fork() == 0:\n  os.setsid()\n  if os.fork(): os._exit(0)\n  time.sleep(3600)", "ok"
-    ),
-    "catches SIGCONT": Mischief(
-        f"signal.signal(18, lambda *_: sys.exit('continued'))\n{SPIN}", "ok", by_freezer=True
-    ),
-    "watches its child for stops": Mischief(
+    "catches SIGCONT": (f"signal.signal(18, lambda *_: sys.exit('continued'))\n{SPIN}", "ok", ""),
+    "watches its child for stops": (
         f"child = os.fork()\nif child == 0:\n  while True: pass\n{SPIN}"
         "told = os.waitpid(child, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)\n"
         "os.kill(child, 9)\nsys.exit(told[0])",
         "ok",
-        by_freezer=True,
+        "",
     ),
-    "traces its child": Mischief(
+    "traces its child": (
         "import ctypes\ntrace = ctypes.CDLL(None).ptrace\nchild = os.fork()\n"
         "if child == 0:\n  trace(0, 0, 0, 0); os.kill(os.getpid(), signal.SIGSTOP); os._exit(7)\n"
         "os.waitpid(child, 0); trace(7, child, 0, 0)\n"
         f"{SPIN}sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 7)",
         "ok",
-        by_freezer=True,
+        "",
     ),
-    "stops and continues its child": Mischief(
+    "stops and continues its child": (
         "child = os.fork()\nif child == 0:\n  while True: pass\n"
         f"for number in (19, 18, 19, 18, 9): os.kill(child, number)\n{SPIN}"
         "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != -9)",
         "ok",
+        "",
     ),
-    "blocks all signals": Mischief(
-        f"signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())\n{SPIN}", "ok"
+    "blocks all signals": (
+        f"signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())\n{SPIN}",
+        "ok",
+        "",
     ),
-    "waits in vfork": Mischief(
-        "os.posix_spawn('/bin/sleep', ['sleep', '0.1'], {}); os.wait()", "ok"
-    ),
-    "becomes another user": Mischief(f"os.getuid() or os.setuid(65534)\n{SPIN}", "ok"),
-    "has a terminal of its own": Mischief(
+    "waits in vfork": ("os.posix_spawn('/bin/sleep', ['sleep', '0.1'], {}); os.wait()", "ok", ""),
+    "becomes another user": (f"os.getuid() or os.setuid(65534)\n{SPIN}", "ok", ""),
+    "has a terminal of its own": (
         f"import pty\npid, fd = pty.fork()\n{SPIN}pid and (os.read(fd, 9), os.wait())\n"
         "pid or print('done')",
         "ok",
+        "",
     ),
-    "forks all the time": Mischief(
+    "forks all the time": (
         "end = time.monotonic() + 0.1\nwhile time.monotonic() < end:\n"
         "  if os.fork() == 0: os.setsid(); os._exit(0)\n  os.wait()",
         "ok",
+        "",
     ),
-    "is a bomb of 64 processes": Mischief(
-        f"signal.signal(15, signal.SIG_IGN)\n{BOMB}{SLEEP}", "hang"
-    ),
+    "is a bomb of 64 processes": (f"signal.signal(15, signal.SIG_IGN)\n{BOMB}{SLEEP}", "hang", ""),
 }
+NEEDS_FREEZER = {"catches SIGCONT", "watches its child for stops", "traces its child"}
+"""By turns they end so only where a freezer stops them: they see signals."""
 
 
-def mischievous(mischief, word, limit_s=SOON_S):
+def mischievous(name, word):
     """The target, with a word that its processes can be found by, and the limit of one that hangs.
 
     Every other one has all the time it may need.
     """
-    reads_metric = mischief.status == "bad_output"
+    code, status, _ = MISCHIEFS[name]
     return python(
-        f"# {word}\n{mischief.code}",
-        timeout_s=limit_s if mischief.status == "hang" else 60.0,
-        rss_limit_mb=mischief.rss_limit_mb,
-        rate=Metric(r"rate: (.*)/s", better="higher") if reads_metric else None,
+        f"# {word}\n{code}",
+        timeout_s=SOON_S if status == "hang" else 60.0,
+        rss_limit_mb=64 * (status == "oom"),
+        rate=Metric(r"rate: (.*)/s", better="higher") if status == "bad_output" else None,
     )
 
 
@@ -149,24 +132,24 @@ def test_whatever_a_program_does_it_gets_its_status_and_leaves_nothing(name, tmp
     """Every other one is timed by hz-launch where hyperfine is installed, too."""
     if [*MISCHIEFS].index(name) % 2:
         monkeypatch.setattr(launch, "hyperfine", lambda: None)
-    mischief, word = MISCHIEFS[name], f"mischief-{tmp_path}"
-    outcome = by_runs(mischievous(mischief, word)).control
-    assert (outcome.status, mischief.detail in outcome.detail) == (mischief.status, True), outcome
-    assert bool(outcome.turns) == (outcome.ops_per_s > 0.0) == (mischief.status == "ok")
+    (_, status, detail), word = MISCHIEFS[name], f"mischief-{tmp_path}"
+    outcome = by_runs(mischievous(name, word)).control
+    assert (outcome.status, detail in outcome.detail) == (status, True), outcome
+    assert bool(outcome.turns) == (outcome.ops_per_s > 0.0) == (status == "ok")
     assert processes_naming(word) == []
     assert zombies() == []
 
 
 @pytest.mark.parametrize("name", MISCHIEFS)
 def test_two_that_misbehave_by_turns_get_their_status_and_leave_nothing(name, tmp_path):
-    mischief, word = MISCHIEFS[name], f"mischief-{tmp_path}"
+    (_, status, detail), word = MISCHIEFS[name], f"mischief-{tmp_path}"
     with freezer() as group:
-        if mischief.by_freezer and group is None:
+        if name in NEEDS_FREEZER and group is None:
             pytest.skip("this process may not make control groups of version 2")
         goes_on = name == "stops itself" and group is None  # its next turn continues it
-    for outcome in by_turns(mischievous(mischief, word), CONTROL, FIRST).outcomes:
-        assert outcome.status == ("ok" if goes_on else mischief.status), outcome
-        assert mischief.detail in outcome.detail
+    for outcome in by_turns(mischievous(name, word), CONTROL, FIRST).outcomes:
+        assert outcome.status == ("ok" if goes_on else status), outcome
+        assert detail in outcome.detail
     assert processes_naming(word) == []
     assert zombies() == []
 
@@ -187,10 +170,8 @@ TREE = (
 
 PYTHON = (sys.executable, "-I", "-S", "-c")
 SERVES = f"import socket, sys\nserver = socket.create_server(('', int(sys.argv[1])))\n{TREE}"
-KINDS = {
-    "program": Program((*PYTHON, TREE)),
-    "server": Program((*PYTHON, SERVES, "{port}"), service=Service(shlex.join([*PYTHON, TREE]))),
-}
+PROGRAM = Program((*PYTHON, TREE))
+SERVER = Program((*PYTHON, SERVES, "{port}"), service=Service(shlex.join([*PYTHON, TREE])))
 
 
 def living(mark):
@@ -246,13 +227,14 @@ def test_one_that_was_stopped_at_its_terminal_goes_on_and_measures():
     assert os.waitpid(pid, 0)[1] == 0
 
 
-def kill_at_random(kills, seed, kind):
-    """Kills the measuring process, or one of those below it, at random moments."""
-    rng = Random(seed)
-    for number in range(kills):
-        mark = f"{os.getpid()}.{kind}.{seed}.{number}"
+@pytest.mark.parametrize("seed", range(4))
+def test_of_twenty_kills_at_random_moments_none_leaves_a_process(seed):
+    """Of the measuring process, or of one of those below it."""
+    rng, program = Random(seed), SERVER if seed == 0 else PROGRAM
+    for number in range(5):
+        mark = f"{os.getpid()}.{seed}.{number}"
         victim = rng.choice(["itself", "hz-alternate", "hz-launch"])
-        with measuring(mark, KINDS[kind]) as pid:
+        with measuring(mark, program) as pid:
             assert wait_for(mark, any_left=True)
             time.sleep(rng.uniform(0.0, 0.15))
             names = [pid for pid, told in living(mark).items() if f"({victim})" in told]
@@ -263,8 +245,3 @@ def kill_at_random(kills, seed, kind):
                 assert not left, f"seed {seed}, kill {number} of {victim}: {left}"
         left = wait_for(mark, any_left=False)
         assert not left, f"seed {seed}, kill {number} of {victim}: {left}"
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_of_twenty_kills_at_random_moments_none_leaves_a_process(seed):
-    kill_at_random(kills=5, seed=seed, kind="server" if seed == 0 else "program")

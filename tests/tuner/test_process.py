@@ -169,10 +169,7 @@ def test_when_the_tuner_is_killed_its_child_dies(tmp_path):
         f"child = process.Child([{sys.executable!r}, '-c', 'import time; {SLEEPS}', {word!r}])\n"
         f"print('up', flush=True); {SLEEPS}"
     )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    tuner = subprocess.Popen(
-        [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True
-    )
+    tuner = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert tuner.stdout.readline() == "up\n"
     assert len(processes_naming(word)) == 2  # the tuner itself names it, too
     tuner.kill()
@@ -219,9 +216,8 @@ def test_a_gibibyte_of_output_is_read_and_not_kept():
 
 @pytest.mark.parametrize("size", [100, 39])
 def test_of_stdout_the_beginning_is_kept_and_of_stderr_both_ends(size):
-    done = run(
-        f"print('a' * {size}); print('b' * {size - 9} + 'c' * 9, file=sys.stderr)", output_limit=40
-    )
+    code = f"print('a' * {size}); print('b' * {size - 9} + 'c' * 9, file=sys.stderr)"
+    done = run(code, output_limit=40)
     whole = size < 40
     assert done.stdout == ("a" * 39 + "\n" if whole else "a" * 40)
     assert done.stderr == "b" * 30 + "c" * 9 + "\n"
@@ -322,16 +318,14 @@ def test_a_child_that_falls_silent_or_ends_no_line_is_told_as_such_and_killed(co
         list(child.lines(SOON_S if "(1, b" not in code else PLENTY_S))
 
 
-@pytest.mark.parametrize(
-    ("code", "grace_s", "stdout", "errors"),
-    [
-        ("signal.signal(signal.SIGTERM, lambda *_: sys.exit(print('part')))", 60.0, "part\n", 0),
-        ("print('x' * 100_000, file=sys.stderr)", SOON_S, "", 100_001),
-    ],
-)
-def test_what_a_child_tells_before_it_is_stopped_and_when_it_is_asked_to_is_kept(
-    code, grace_s, stdout, errors
-):
+STOPPED = [
+    ("signal.signal(signal.SIGTERM, lambda *_: sys.exit(print('part')))", 60.0, "part\n", 0),
+    ("print('x' * 100_000, file=sys.stderr)", SOON_S, "", 100_001),
+]
+
+
+@pytest.mark.parametrize(("code", "grace_s", "stdout", "errors"), STOPPED)
+def test_what_a_child_tells_before_and_when_it_is_stopped_is_kept(code, grace_s, stdout, errors):
     with process.Child(python(f"{code}\nprint('up', flush=True)\n{SLEEPS}")) as child:
         assert next(child.lines(PLENTY_S)) == "up"
         done = child.stop(grace_s)
