@@ -15,8 +15,6 @@ REFUSED = r"""
 params --jsn | --jsn
 export profile.json | --format
 show | PROFILE
-show absent.json | absent.json
-export / --format env | give the profile.json of
 run profile.json | PROGRAM
 run profile.json -- no-such-program | no-such-program
 dragons | 'dragons' is no command of hztune
@@ -32,7 +30,6 @@ tune | --workload is missing
 tune -w remote --threads 0 | threads
 tune -w remote --threads 2 --budget 1s | --budget is 1.0; legal is a number from 20 to 604800
 tune -w remote --threads 2 --trials 0 | --trials is 0
-tune -w remote --threads 2 --max-kept '' | --max-kept is empty; give it a value
 tune -w remote --threads 2 --max-loss 2% | is for several workloads or commands
 tune -w remote --threads 2 --seed -1 | --seed
 tune -w remote --threads 2 --resume --out absent | absent
@@ -58,7 +55,6 @@ compare none glibc -w larson -- true | exclude each other
 compare none glibc --command a=true -- true | exclude each
 compare none glibc --threads 2 -- true | --threads and --param
 compare none hz -w larson --threads 2 -p remote=90 | no parameter of larson 'remote'
-tune -- | no program after --
 tune -w larson -- | no program after --
 tune -w larson --by turns | --by is for a program
 tune -w larson --metric-regex (x) | --metric-regex is for a program
@@ -72,7 +68,6 @@ compare none glibc --metric-regex '(x)' --metric-cmd y -- true | exclude each ot
 compare none glibc --lower-is-better -- true | needs --metric-regex
 compare none glibc --csv absent/x.csv -- true | --csv 'absent/x.csv': there is no folder 'absent'
 compare none glibc --csv there -- true | not a regular file
-compare none glibc --out '' -- true | --out is empty
 compare none glibc -- 'sleep 1' | write its words apart
 compare none glibc -- A=1 true | env A=1 PROGRAM
 compare none glibc --command 'a=true | true' | has '|', and no shell
@@ -117,7 +112,6 @@ tune -w larson --threads 2 --prove-on -- true | --prove-on is for one trace
 tune -w trace:ls.trace --pareto throughput,rss --prove-on -- true | --prove-on and --pareto exclude
 tune -w trace:ls.trace --max-rss 1.1x --prove-on -- true | --prove-on and --max-rss exclude
 tune -w trace:ls.trace --prove-on -- /nowhere/program | there is no program
-tune -w larson --threads 2 --budget soon | legal is a number with s
 tune -w larson --threads 2 --objective p50 | p50
 tune -w larson --threads 2 --seed 9223372036854775808 | --seed
 tune -w larson --threads 2 --term 0 | --term is 0; legal is a number from 1 to 36500
@@ -130,7 +124,6 @@ tune --server 'redis-server --port 1' --load true | --ready COMMAND or --ready-p
 tune --server redis-server --ready-port 1 | --load
 tune --server "'redis" --load 'l {port}' --ready x | cannot be read
 tune --server 'true -p 1' --load true --ready true --by turns | a port of its own for each copy
-tune --metric-regex 1 -- true | with a group
 tune --metric-regex '(' -- true | --metric-regex
 tune --rounds 2 -- true | --rests REGEX
 tune --idle-s 2 -- true | --rests REGEX
@@ -158,7 +151,6 @@ suggest -- /no/x | there is no program '/no/x'
 suggest --for 2h -- ls | --for is 7200.0; legal is a number from 0.2
 suggest --command a=ls --command b=ls | give one program
 suggest -- {} x | stands for the contenders
-suggest --fro 3s -- ls | No such option
 record -o x -- /sbin/ldconfig | it cannot be recorded
 record -o x | want either a program after -- or --pid N
 record -o x --pid 1 -- ls | want either a program
