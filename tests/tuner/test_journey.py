@@ -17,7 +17,6 @@ import pytest
 
 from hztune import export, params, process, profile
 from hztune.errors import UsageError
-from hztune.params import Value
 
 TABLE = params.table()
 NAME = "added_row"
@@ -64,8 +63,7 @@ def told(library, **variables):
 def confirmed(library, **variables):
     done = told(library, **variables)
     assert done.ok, done.describe()
-    config: dict[str, Value] = json.loads(done.stderr.removeprefix("HZ_CONFIRM "))["config"]
-    return config
+    return json.loads(done.stderr.removeprefix("HZ_CONFIRM "))["config"]
 
 
 @pytest.fixture(scope="session")
@@ -97,10 +95,6 @@ def grown(root, tmp_path_factory):
 
 
 # ---- stations of the running library -------------------------------------------------------------
-
-
-def test_every_row_can_leave_its_default():
-    assert CHANGED.keys() == params.defaults().keys()
 
 
 def test_the_library_says_its_defaults_and_heeds_the_environment(core_build):
@@ -159,18 +153,13 @@ STATIONS = {
 """Where a row must be found: a file or folder, by which text."""
 
 
-@pytest.fixture(scope="module")
-def stations(root):
-    """The text of each."""
-    folders = {name: sorted((root / name).glob("*.[ch]")) or [root / name] for name in STATIONS}
-    return {name: "\n".join(path.read_text() for path in folders[name]) for name in folders}
+def test_every_row_is_used_searched_documented_and_alive(root):
+    files = {name: sorted((root / name).glob("*.[ch]")) or [root / name] for name in STATIONS}
+    texts = {name: "\n".join(path.read_text() for path in files[name]) for name in files}
 
+    def missed(name):
+        return [at for at, text in texts.items() if not re.search(STATIONS[at].format(name), text)]
 
-def missed(texts, name):
-    return [at for at, text in texts.items() if not re.search(STATIONS[at].format(name), text)]
-
-
-def test_every_row_is_used_searched_documented_and_alive(stations):
-    lacking = {row.name: missed(stations, row.name) for row in TABLE}
+    lacking = {row.name: missed(row.name) for row in TABLE}
     assert {name: places for name, places in lacking.items() if places} == {}
-    assert missed(stations, NAME) == [*STATIONS]
+    assert missed(NAME) == [*STATIONS]
