@@ -12,7 +12,6 @@ from msgspec import structs
 from hztune import allocator, api, export
 from hztune import profile as profiles
 from hztune.allocator import elf, inside, live
-from hztune.allocator.inside import Mark
 from hztune.blocks import Arm
 from hztune.comparing import contenders
 from hztune.errors import UsageError
@@ -20,7 +19,6 @@ from hztune.machine import Machine
 from hztune.measure import insides
 from hztune.measure.executors import executor_for
 from hztune.measure.program import Program
-from hztune.profile import AllocatorId
 from hztune.tuning.request import Task, TuneRequest, understand
 from hztune.tuning.session import chosen_from
 from hztune.verifying.running import examine
@@ -83,20 +81,17 @@ int main(void) { free(malloc(100)); usleep(30000); return 0; }
 @pytest.fixture
 def rust(compiled):
     """A program that stands for one of Rust with tikv-jemallocator; any word ends it at once."""
-    program: Path = compiled("rust", SPEAKING, RUST)
-    return program
+    return compiled("rust", SPEAKING, RUST)
 
 
 def linked(compiled, family):
     """A program that is linked with an allocator of Debian's, and runs for a moment."""
-    program: Path = compiled("linked", BUSY, "-Wl,--no-as-needed", LINKED[family])
-    return program
+    return compiled("linked", BUSY, "-Wl,--no-as-needed", LINKED[family])
 
 
 def measured(program, parts, *arms):
-    executor = executor_for(
-        [replace(program, warmups=0, by="runs")], seed=1, machine=Machine.here(), inside=parts
-    )
+    runs = [replace(program, warmups=0, by="runs")]
+    executor = executor_for(runs, seed=1, machine=Machine.here(), inside=parts)
     return executor.measure(arms, role="search", rounds=1, number=0).outcomes
 
 
@@ -115,7 +110,7 @@ def test_no_more_of_a_file_is_searched_than_is_loaded_of_it(tmp_path) -> None:
 
 def test_a_stripped_prefix_is_found_and_a_run_tells_the_rest(rust, compiled):
     marks = inside.marks_of(compiled("stripped", SPEAKING, RUST, "-s"))
-    assert marks == (Mark("jemalloc", "_rjem_", "5.3.0", "_RJEM_MALLOC_CONF"),)
+    assert marks == (inside.Mark("jemalloc", "_rjem_", "5.3.0", "_RJEM_MALLOC_CONF"),)
     assert inside.marks_of(compiled("plain")) == ()
     (part,) = insides.of_run(Program((str(rust), "end")))
     assert (part.name, part.version, part.path) == (NAME, "5.3.0", rust)
@@ -272,9 +267,8 @@ def test_one_of_debian_is_tuned_where_it_is_linked(family, compiled):
 @pytest.fixture
 def tuned(make_profile):
     """A profile of a jemalloc with Rust's prefix."""
-    return make_profile(
-        {"narenas": 2, "dirty_decay_ms": 1000}, allocator=AllocatorId(NAME, "5.3.0", "", "c" * 64)
-    )
+    identity = profiles.AllocatorId(NAME, "5.3.0", "", "c" * 64)
+    return make_profile({"narenas": 2, "dirty_decay_ms": 1000}, allocator=identity)
 
 
 def with_given(tuned, given):

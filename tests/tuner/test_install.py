@@ -64,11 +64,6 @@ def run(command, **options):
     return str(done.stdout)
 
 
-def away(folder):
-    """Options for a process in a folder, which knows nothing of the checkout."""
-    return {"cwd": folder, "env": {k: v for k, v in os.environ.items() if k not in HIDDEN}}
-
-
 @pytest.fixture(scope="module")
 def wheel(root, tmp_path_factory):
     """The wheel, not optimized, that was built from the sdist, which lies beside it."""
@@ -104,15 +99,15 @@ def answer(root):
 
 @pytest.fixture
 def outside(tmp_path):
-    return away(tmp_path)
+    """Options for a process in a folder, which knows nothing of the checkout."""
+    return {"cwd": tmp_path, "env": {k: v for k, v in os.environ.items() if k not in HIDDEN}}
 
 
 def test_the_wheel_carries_modules_libraries_headers_and_spaces(wheel, root):
     names = set(zipfile.ZipFile(wheel).namelist())
     headers = {f"include/hz/{path.name}" for path in (root / "core/include/hz").iterdir()}
-    spaces = {
-        f"share/hztune/search_spaces/{p.name}" for p in (root / "search_spaces").glob("*.toml")
-    }
+    files = (root / "search_spaces").glob("*.toml")
+    spaces = {f"share/hztune/search_spaces/{path.name}" for path in files}
     wanted = {
         "lib/libhz.so", "lib/libhz.a", "lib/libhz_prefixed.a", "lib/libhz-deepbind.so",
         "lib/libhz-agent.so",
@@ -148,19 +143,18 @@ def test_the_sdist_holds_what_a_build_and_its_tests_need(wheel):
     assert not [n for n in names if "__pycache__" in n or n.startswith((".git/", "build"))]
 
 
-def test_the_installed_command_needs_nothing_else(installed, make_profile, tmp_path, root):
+def test_the_installed_command_needs_nothing_else(installed, make_profile, outside, root):
     share = root / "tuner" / "share"
     committed = [path.relative_to(share) for path in share.rglob("*") if path.is_file()]
     assert len(committed) == 3, "completions"
     for path in committed:
         assert (installed.parent / "share" / path).read_bytes() == (share / path).read_bytes()
-    rows = run([installed / "hztune", "paths"], **away(tmp_path)).splitlines()
+    rows = run([installed / "hztune", "paths"], **outside).splitlines()
     paths = [Path(row.split(maxsplit=1)[1]) for row in rows]
     assert len(paths) == 12
     assert all(path.exists() and path.is_relative_to(installed.parent) for path in paths)
-    profile.save(make_profile(), tmp_path / "profile.json")
-    command = installed / "hztune"
-    bare: dict[str, object] = {"cwd": tmp_path, "env": {"PATH": str(installed)}}
+    profile.save(make_profile(), outside["cwd"] / "profile.json")
+    command, bare = installed / "hztune", {**outside, "env": {"PATH": str(installed)}}
     assert "findings" in json.loads(run([command, "doctor", "--json"], **bare))
     assert "larson" in run([command, "list", "workloads"], **bare)
     under = run([command, "run", "profile.json", "--", "/usr/bin/env"], **bare)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import platform
 import subprocess
 import sys
@@ -67,9 +66,8 @@ RECORDED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", RECORDED)
-def test_a_record_holds_what_the_system_shows(what, tmp_path):
-    files, expected = RECORDED[what]
+@pytest.mark.parametrize(("files", "expected"), RECORDED.values(), ids=RECORDED)
+def test_a_record_holds_what_the_system_shows(files, expected, tmp_path):
     record = Machine.here(put(tmp_path, files))
     assert {name: getattr(record, name) for name in expected} == expected
 
@@ -96,12 +94,6 @@ def test_every_field_changes_the_fingerprint_and_is_told_in_words():
         (told,) = MACHINE.differences(other)
         here = "none" if value is None else value or "unknown"
         assert told.endswith(f": {changed} there, {here} here")
-
-
-def holder(code, **options):
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    whole = f"from hztune.machine import timed_window\n{code}"
-    return subprocess.Popen([sys.executable, "-uc", whole], env=environment, **options)
 
 
 def test_what_one_thread_waits_is_taken_from_the_budget_of_no_other():
@@ -132,9 +124,10 @@ def test_a_long_wait_for_the_machine_is_told_while_it_lasts(monkeypatch):
 
 
 def test_two_timed_windows_never_overlap(tmp_path):
-    code = "for _ in range(10):\n  with timed_window(): print('in'); print('out')"
+    code = "from hztune.machine import timed_window\nfor _ in range(10):\n"
+    holder = [sys.executable, "-uc", f"{code}  with timed_window(): print('in'); print('out')"]
     with (tmp_path / "log").open("ab") as log:
-        holders = [holder(code, stdout=log) for _ in range(2)]
+        holders = [subprocess.Popen(holder, stdout=log) for _ in range(2)]
         assert [each.wait() for each in holders] == [0, 0]
     assert (tmp_path / "log").read_text().split() == ["in", "out"] * 20
 

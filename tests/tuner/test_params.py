@@ -29,9 +29,10 @@ def test_a_default_both_ends_and_every_word_are_legal_and_what_lies_beyond_is_no
                 params.parse(row, text)
 
 
-@pytest.mark.parametrize(
-    "text", ["", " 256", "256 ", "0x100", "1e3", "256k", "٢٥٦", "-256", "0256", "256\0", "9" * 40]
-)
+ODD = ["", " 256", "256 ", "0x100", "1e3", "256k", "٢٥٦", "-256", "0256", "256\0", "9" * 40]
+
+
+@pytest.mark.parametrize("text", ODD)
 def test_a_number_is_plain_decimal_and_nothing_else(text):
     with pytest.raises(UsageError, match="magazine_cap"):
         params.parse(params.find("magazine_cap"), text)

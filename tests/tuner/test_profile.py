@@ -80,9 +80,10 @@ def test_every_kind_of_result_can_be_kept_and_no_gain_carries_the_defaults(make_
         again(make_profile({"magazine_cap": 512}, claim=none))
 
 
-@pytest.mark.parametrize(
-    "kind", ["device", "a link to one", "a link of the system", "no name", "no folder", "no day"]
-)
+UNWRITABLE = ["device", "a link to one", "a link of the system", "no name", "no folder", "no day"]
+
+
+@pytest.mark.parametrize("kind", UNWRITABLE)
 def test_what_cannot_be_written_is_refused_and_nothing_is_left(make_profile, tmp_path, kind):
     """A profile that could not be read back is never written."""
     path = tmp_path / {"no name": "a\0b", "no folder": "absent/p.json"}.get(kind, "profile.json")

@@ -18,8 +18,6 @@ import optuna
 import pytest
 from lab.replay import ReplayExecutor, Truth, VirtualClock
 from msgspec import structs
-from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
 
 from hztune import api, cli, params, report
 from hztune.blocks import Arm
@@ -31,7 +29,6 @@ from hztune.profile import Claim, MemoryClaim, WorkloadId
 from hztune.progress import duration
 from hztune.report import charts
 from hztune.result import figures
-from hztune.result.figures import likely_effects
 from hztune.result.summary import summary_lines
 from hztune.store import Sink
 from hztune.store.log import LocalStudy, recording
@@ -81,10 +78,6 @@ def spin_wins(arm):
     return Truth(0.25 if arm.config.get("depot_lock") == "spin" else 0.0)
 
 
-def nothing_wins(arm):
-    return Truth(0.0 if arm.is_default else -0.1)
-
-
 @pytest.fixture(scope="module")
 def make_results(tmp_path_factory):
     """Runs a study on a virtual clock and leaves its results directory."""
@@ -108,13 +101,12 @@ def make_results(tmp_path_factory):
             patch.setattr(Machine, "here", lambda *_: MACHINE)
             patch.setattr("hztune.doctor.remarks", lambda: [])
             several = {"max_loss": "1%"} if "," in workloads else {}
-            api.tune(
-                api.request(
-                    workloads, threads=2, params=["remote=50"], budget="400s", trials=24,
-                    space=str(folder / "few.toml"), panel=False, out=folder / "out",
-                    command=("--allocator", "any", "--workload", "a b"), **several,
-                )
+            asked = api.request(
+                workloads, threads=2, params=["remote=50"], budget="400s", trials=24,
+                space=str(folder / "few.toml"), panel=False, out=folder / "out",
+                command=("--allocator", "any", "--workload", "a b"), **several,
             )  # fmt: skip
+            api.tune(asked)
         return folder / "out"
 
     return make
@@ -136,12 +128,6 @@ def found(improved):
 def page(improved):
     """Its report."""
     return report.render(improved)
-
-
-@pytest.fixture(scope="module")
-def in_vain(make_results):
-    """A study that found nothing."""
-    return make_results(nothing_wins)
 
 
 class Reader(HTMLParser):
@@ -229,7 +215,7 @@ def test_the_unchanged_program_is_one_configuration_with_the_defaults_that_it_ru
             block = executor.measure([Arm("hz"), *arms], role="search", rounds=2, number=number)
             control = replace(block.control, arm=Arm(name))
             ledger.add(replace(block, outcomes=(control, *block.outcomes[1:])))
-        chances.append(likely_effects(ledger, "hz", knobs)["depot_lock"])
+        chances.append(figures.likely_effects(ledger, "hz", knobs)["depot_lock"])
     assert chances == [pytest.approx(1.0, abs=0.05)] * 2
 
 
@@ -265,10 +251,10 @@ def test_a_finalist_that_was_refused_is_named_so(found):
 # ---- in words ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("ratio", "told"),
-    [(1.16, "+16.0\u00a0%"), (0.5, "-50.0\u00a0%"), (2.9, "+190.0\u00a0%"), (13.66, "13.7x")],
-)
+CHANGES = {1.16: "+16.0\u00a0%", 0.5: "-50.0\u00a0%", 2.9: "+190.0\u00a0%", 13.66: "13.7x"}
+
+
+@pytest.mark.parametrize(("ratio", "told"), CHANGES.items())
 def test_a_change_is_told_in_percent_and_far_above_as_a_factor(ratio, told):
     assert charts.change(math.log(ratio)) == told
 
@@ -291,9 +277,8 @@ def said(what, made):
     return html.unescape(getattr(sentences, what)(made)).replace("\u00a0", " ")
 
 
-@pytest.mark.parametrize("name", VERDICTS)
-def test_a_verdict_claims_what_was_proved_and_no_more(name, make_profile):
-    claim, sentence = VERDICTS[name]
+@pytest.mark.parametrize(("claim", "sentence"), VERDICTS.values(), ids=VERDICTS)
+def test_a_verdict_claims_what_was_proved_and_no_more(claim, sentence, make_profile):
     made = make_profile(claim=claim)
     assert sentence in said("verdict", made)
     assert ("fresh processes" in said("interval", made)) == made.makes_a_claim
@@ -307,10 +292,8 @@ def test_a_gain_is_told_with_the_memory_that_it_costs(make_profile):
 def hyperfine(found):
     """The commands of the page."""
     sentences = report.templates().get_template("words.html").module
-    commands = (
-        sentences.hyperfine(found.result.profile, each) for each in charts.hyperfine_targets(found)
-    )
-    return html.unescape("\n".join(commands))
+    made, targets = found.result.profile, charts.hyperfine_targets(found)
+    return html.unescape("\n".join(sentences.hyperfine(made, each) for each in targets))
 
 
 def test_the_hyperfine_command_gives_both_sides_the_same_work(found):
@@ -335,8 +318,9 @@ def test_a_study_is_repeated_by_its_own_command_or_by_none(found):
 # ---- other ends ----------------------------------------------------------------------------------
 
 
-def test_a_study_without_a_gain_says_so_and_leaves_the_defaults(in_vain):
-    found, text = figures.read(in_vain), text_of(in_vain)
+def test_a_study_without_a_gain_says_so_and_leaves_the_defaults(make_results):
+    folder = make_results(lambda arm: Truth(0.0 if arm.is_default else -0.1))
+    found, text = figures.read(folder), text_of(folder)
     assert "Nothing was proved better than the default of hz on remote@medium" in text
     assert "There is nothing to apply" in text
     assert "hyperfine" not in text, "it would compare two equal commands"
@@ -375,13 +359,6 @@ def test_a_study_that_has_not_ended_has_no_page(make_results):
 # ---- the dashboard -------------------------------------------------------------------------------
 
 
-def trials_in(path):
-    """What optuna-dashboard sees in a storage."""
-    storage = JournalStorage(JournalFileBackend(str(path)))
-    (name,) = optuna.get_all_study_names(storage)
-    return optuna.load_study(study_name=name, storage=storage).trials
-
-
 def test_a_storage_holds_every_configuration_once_also_of_a_study_that_is_running(tmp_path):
     """Each parameter stands there with its allocator."""
     arms = [Arm("none"), SPIN, Arm("hz"), Arm("glibc")]
@@ -393,7 +370,10 @@ def test_a_storage_holds_every_configuration_once_also_of_a_study_that_is_runnin
         path = report.write_storage(tmp_path)
         assert path == report.write_storage(tmp_path) == tmp_path / "study.journal"
         assert recording(tmp_path).lines == before
-    assert [one.params for one in trials_in(path)] == [
+    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
+    (name,) = optuna.get_all_study_names(storage)
+    trials = optuna.load_study(study_name=name, storage=storage).trials
+    assert [one.params for one in trials] == [
         {"allocator": "hz", "hz.depot_lock": "spin"},
         {"allocator": "hz", "hz.depot_lock": "default"},
         {"allocator": "glibc", "hz.depot_lock": "-"},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -37,11 +36,10 @@ def test_a_workload_is_tuned_for_hz_unless_others_are_named(hztune_here):
 # ---- samples are refused to a study of another identity (test_samples.py) ------------------------
 
 
-OTHERS: dict[str, dict[str, Any]] = {
+LARGER = WorkloadSpec.from_text("larson", ["max_size=512"], 2)
+OTHERS = {
     "workload": {"workload": WorkloadSpec.from_text("sh6", threads=2)},
-    "parameter of the workload": {
-        "workload": WorkloadSpec.from_text("larson", ["max_size=512"], 2)
-    },
+    "parameter of the workload": {"workload": LARGER},
     "number of threads": {"workload": WorkloadSpec.from_text("larson", threads=3)},
     "objective": {"workload": LARSON.by("p99")},
     "container": {"workload": LARSON.within(Quota(1.0, None))},

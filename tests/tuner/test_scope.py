@@ -81,15 +81,15 @@ def test_a_group_is_made_above_where_ones_own_has_no_controllers(tree):
         assert made[0].parent == root / "sys/fs/cgroup/a"
 
 
-@pytest.mark.parametrize(
-    "files",
-    [
-        {"": {}},
-        {"": {"cgroup.procs": ""}},  # version 1
-        {"": {"cgroup.controllers": "", "cgroup.procs": ""}},  # a kernel without a freezer
-        {"unified": {"cgroup.controllers": "", "cgroup.procs": ""}},
-    ],
-)
+WITHOUT_FREEZER = [
+    {"": {}},
+    {"": {"cgroup.procs": ""}},  # version 1
+    {"": {"cgroup.controllers": "", "cgroup.procs": ""}},  # a kernel without a freezer
+    {"unified": {"cgroup.controllers": "", "cgroup.procs": ""}},
+]
+
+
+@pytest.mark.parametrize("files", WITHOUT_FREEZER)
 def test_where_there_is_no_freezer_none_is_made_and_nothing_is_left(tree, files):
     root = tree("0::/\n", files)
     with freezer(root) as group:

@@ -327,15 +327,15 @@ def runs_bench(run_ms, noise=STEADY, budget_s=300.0):
     return bench_of(spin_wins(0.3), noise, budget_s=budget_s, **times)
 
 
-@pytest.mark.parametrize(
-    ("run_ms", "noise", "warning", "repeats", "least_pairs"),
-    [
-        (200.0, STEADY, "", 1, 6),
-        (25.0, STEADY, "a run takes only 25 ms", 2, 6),
-        (200.0, TwoSpeeds(), "fall into two groups", 1, 20),
-        (200.0, TwoMoments(), "", 1, 6),  # the machine has two speeds, not the program
-    ],
-)
+RUNS = [
+    (200.0, STEADY, "", 1, 6),
+    (25.0, STEADY, "a run takes only 25 ms", 2, 6),
+    (200.0, TwoSpeeds(), "fall into two groups", 1, 20),
+    (200.0, TwoMoments(), "", 1, 6),  # the machine has two speeds, not the program
+]
+
+
+@pytest.mark.parametrize(("run_ms", "noise", "warning", "repeats", "least_pairs"), RUNS)
 def test_short_programs_run_several_times_and_those_with_two_speeds_need_more_pairs(
     run_ms, noise, warning, repeats, least_pairs
 ):
@@ -376,14 +376,14 @@ def test_one_group_is_seldom_taken_for_two():
     assert sum(distance is not None for distance in found) <= 4
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        [0.0] * 11 + [1.0],  # one that lies apart
-        [0.0, 0.3] * 3,  # too few
-        [0.0, 0.01] * 8,  # too close to matter
-        [0.5] * 12,  # all the same
-    ],
-)
+NO_DOUBT = [
+    [0.0] * 11 + [1.0],  # one that lies apart
+    [0.0, 0.3] * 3,  # too few
+    [0.0, 0.01] * 8,  # too close to matter
+    [0.5] * 12,  # all the same
+]
+
+
+@pytest.mark.parametrize("values", NO_DOUBT)
 def test_what_is_no_reason_for_doubt(values):
     assert two_states(values) is None

@@ -8,12 +8,9 @@ from random import Random
 import pytest
 
 from hztune import allocator, artifacts, files, params, space
-from hztune.allocator import Installed
 from hztune.allocator.base import tables
 from hztune.blocks import Arm
 from hztune.errors import UsageError
-from hztune.params import Param, Value
-from hztune.space import Space
 from hztune.space.core import Expression
 
 HEAD = 'schema = 1\nallocator = "hz"\n'
@@ -39,20 +36,20 @@ def values(made, name):
 # ---- what a space holds --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "listed"),
-    [
-        ("[parameters.cap]", (8, 16, 32, 64, 128, 256, 512, 1024)),
-        ("[parameters.shards]", ("auto", 1, 2, 4, 8, 16)),
-        ('[parameters.shards]\nhigh = "2 * min(cpus, threads)"', ("auto", 1, 2, 4, 8)),
-        ('[parameters.shards]\nhigh = "1000 * cpus"', ("auto", 1, 2, 4, 8, 16)),
-        ("[parameters.delay]\nhigh = 128", (0, 1, 2, 4, 8, 16, 32, 64, 100, 128)),
-        ("[parameters.lock]", ("mutex", "spin", "lockfree")),
-    ],
-)
+RANGES = [
+    ("[parameters.cap]", (8, 16, 32, 64, 128, 256, 512, 1024)),
+    ("[parameters.shards]", ("auto", 1, 2, 4, 8, 16)),
+    ('[parameters.shards]\nhigh = "2 * min(cpus, threads)"', ("auto", 1, 2, 4, 8)),
+    ('[parameters.shards]\nhigh = "1000 * cpus"', ("auto", 1, 2, 4, 8, 16)),
+    ("[parameters.delay]\nhigh = 128", (0, 1, 2, 4, 8, 16, 32, 64, 100, 128)),
+    ("[parameters.lock]", ("mutex", "spin", "lockfree")),
+]
+
+
+@pytest.mark.parametrize(("text", "listed"), RANGES)
 def test_a_range_is_listed_as_its_scale_steps_special_values_first(text, listed, load):
     assert load(text).dimensions[0].values == listed
-    wide = Param("n", 7, "a number", 0, 1000)
+    wide = params.Param("n", 7, "a number", 0, 1000)
     few = load("[parameters.n]", (wide,)).dimensions[0].values
     assert {0, 7, 1000} <= {*few} and len(few) <= 36
 
@@ -62,15 +59,13 @@ def test_a_condition_decides_what_is_searched(toy_space):
     assert ["ring" in toy_space.encode(config) for config in configs] == [False, False, True]
 
 
-def test_what_is_forbidden_or_refused_by_the_allocator_is_named_with_its_reason(
-    toy_space, toy_params
-):
+def test_what_is_forbidden_or_refused_is_named_with_its_reason(toy_space, toy_params):
     def refuse(config):
         if config["lock"] == "spin":
             raise UsageError("no spinning here")
 
     told = "cap * shards > 2048: too much memory"
-    made = Space("hz", (), (), (), toy_params, refuse)
+    made = space.Space("hz", (), (), (), toy_params, refuse)
     assert toy_space.objection({"cap": 1024, "shards": 4}) == told
     assert made.objection({"lock": "spin"}) == "no spinning here"
     assert toy_space.objection({"cap": 1024}) is made.objection({"lock": "mutex"}) is None
@@ -255,7 +250,7 @@ def _space(adapter, installed, **facts):
 
 
 def _of(name, version):
-    return allocator.get(name), Installed(name, version, "lib.so", Path(), "", "")
+    return allocator.get(name), allocator.Installed(name, version, "lib.so", Path(), "", "")
 
 
 @pytest.mark.parametrize(("name", "version"), EVERY)
@@ -269,7 +264,7 @@ def test_a_space_fits_every_version_and_holds_default_and_presets(name, version)
 @pytest.mark.parametrize("name", VERSIONS)
 def test_what_is_proposed_takes_effect_in_a_process(name):
     adapter, installed = allocator.get(name), allocator.states()[name]
-    if not isinstance(installed, Installed):
+    if not isinstance(installed, allocator.Installed):
         pytest.skip(str(installed))
     read = _space(adapter, installed)
     rng = Random(SEED)
@@ -280,29 +275,26 @@ def test_what_is_proposed_takes_effect_in_a_process(name):
         adapter.verify(config, answers)
 
 
-NEVER: dict[str, dict[str, Value]] = {
-    "glibc": {"trim_threshold": 1 << 30},
-    "jemalloc": {"dirty_decay_ms": -1, "muzzy_decay_ms": -1},
-    "mimalloc": {"allow_decommit": "0", "purge_delay": -1},
-    "tcmalloc": {"release_rate_percent": 0},
-}
-RETURNS_MOST: dict[str, dict[str, Value]] = {
-    "glibc": {"arena_max": 2},
-    "jemalloc": {"dirty_decay_ms": 0},
-    "mimalloc": {"purge_delay": 0},
-    "tcmalloc": {"aggressive_decommit": "true"},
+# Of an allocator what keeps all memory, and what is in the preset that returns most.
+KEEPING = {
+    "glibc": ({"trim_threshold": 1 << 30}, {"arena_max": 2}),
+    "jemalloc": ({"dirty_decay_ms": -1, "muzzy_decay_ms": -1}, {"dirty_decay_ms": 0}),
+    "mimalloc": ({"allow_decommit": "0", "purge_delay": -1}, {"purge_delay": 0}),
+    "tcmalloc": ({"release_rate_percent": 0}, {"aggressive_decommit": "true"}),
 }
 
 
-@pytest.mark.parametrize(("name", "version"), [each for each in EVERY if each[0] in NEVER])
+@pytest.mark.parametrize(("name", "version"), [each for each in EVERY if each[0] in KEEPING])
 def test_what_keeps_memory_is_only_tried_when_asked_for(name, version):
+    never, returns_most = KEEPING[name]
+
     def in_reach(read):
         tried = {each.name: {*each.values} for each in read.dimensions}
         for knob, value in (item for preset in read.presets for item in preset.config.items()):
             tried.setdefault(knob, set()).add(value)
-        return [knob for knob, value in NEVER[name].items() if value in tried.get(knob, ())]
+        return [knob for knob, value in never.items() if value in tried.get(knob, ())]
 
     usual, allowed = (_space(*_of(name, version), keeping=keeping) for keeping in (0, 1))
-    assert usual.returning[0].config.items() >= RETURNS_MOST[name].items()
+    assert usual.returning[0].config.items() >= returns_most.items()
     assert in_reach(usual) == []
     assert in_reach(allowed) or (name, version >= "2.1") == ("mimalloc", True)

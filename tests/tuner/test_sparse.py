@@ -10,18 +10,10 @@ import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 
-from hztune.sparse import (
-    BLOCK,
-    EXCESS,
-    VARIANCE,
-    Axis,
-    Measurement,
-    SparseModel,
-    SparseSampler,
-    model,
-    sampler,
-)
+from hztune.sparse import BLOCK, EXCESS, VARIANCE, Axis, Measurement, SparseModel, SparseSampler
 from hztune.sparse.grid import FAR, UNCHANGED
+from hztune.sparse.model import _square_root
+from hztune.sparse.sampler import _MOST_MODELLED
 
 SIZES = [f"size{number}" for number in range(7)]
 SPACE = {
@@ -116,10 +108,8 @@ def test_only_what_is_legal_is_proposed_in_the_form_that_is_meant():
     def legal(params):
         return None if params["lock"] == "spin" else {**params, "size6": DEFAULTS["size6"]}
 
-    seen = {
-        (t.params["lock"], t.params["size6"]) for t in studied(huge_pages, 6, 9, legal=legal).trials
-    }
-    assert seen == {("mutex", 3)}
+    trials = studied(huge_pages, 6, 9, legal=legal).trials
+    assert {(t.params["lock"], t.params["size6"]) for t in trials} == {("mutex", 3)}
 
 
 def test_a_configuration_that_failed_is_not_proposed_again_and_its_parameter_hardly():
@@ -224,7 +214,7 @@ def test_hundreds_of_failures_do_not_make_the_model_large():
         end = {"state": TrialState.FAIL} if number else {"value": 0.0}
         study.add_trial(optuna.create_trial(params=digits, distributions=wide, **end))
     assert len(known(study).failed) == 299
-    assert len(known(study).modelled) == 1 + sampler._MOST_MODELLED
+    assert len(known(study).modelled) == 1 + _MOST_MODELLED
 
 
 # ---- the model -----------------------------------------------------------------------------------
@@ -274,11 +264,8 @@ def test_what_is_far_behind_says_little_of_its_other_parameters():
 
 
 def test_intervals_of_the_model_hold_the_truth():
-    rng, rows = (
-        np.random.default_rng(5),
-        [only(axis, level) for axis in range(5) for level in (1, 3)],
-    )
-    held = []
+    rng, held = np.random.default_rng(5), []
+    rows = [only(axis, level) for axis in range(5) for level in (1, 3)]
     for _ in range(20):
         truth = np.array([*[rng.normal(0.0, 0.08)] * 2, *[0.0] * 8])
         seen = []
@@ -296,11 +283,11 @@ def test_intervals_of_the_model_hold_the_truth():
 
 def test_eigenvalues_that_do_not_converge_end_no_search(monkeypatch):
     """LAPACK refuses a finite matrix now and then; a study of hours must not end by it."""
-    wanted = model._square_root(np.diag([4.0, 1.0]))
+    wanted = _square_root(np.diag([4.0, 1.0]))
 
     def refuse(matrix):
         raise np.linalg.LinAlgError("Eigenvalues did not converge")
 
     monkeypatch.setattr(np.linalg, "eigh", refuse)
-    found = model._square_root(np.diag([4.0, 1.0]))
+    found = _square_root(np.diag([4.0, 1.0]))
     assert found @ found.T == pytest.approx(wanted @ wanted.T)

@@ -10,26 +10,10 @@ import numpy as np
 import pytest
 
 from hztune.blocks import Arm, Outcome, Turn
-from hztune.stats.intervals import (
-    Spread,
-    critical_values,
-    normal_tail,
-    planned_bound,
-    planned_interval,
-    planned_looks,
-    spending_bounds,
-    t_quantile,
-)
-from hztune.stats.noise import (
-    Noise,
-    _apart,
-    detectable_effect,
-    estimate_noise,
-    expected_improvement,
-    follow_on,
-    noise_floor,
-    pool,
-)
+from hztune.stats import intervals
+from hztune.stats import noise as noises
+from hztune.stats.intervals import Spread, normal_tail, planned_interval, planned_looks
+from hztune.stats.noise import Noise, detectable_effect, estimate_noise, follow_on, pool
 from hztune.stats.ratios import PairRatio, by_machine, log_memory_ratio, pair_ratio
 
 DEFAULT = Arm("hz")
@@ -58,7 +42,7 @@ def pairs_of(log_ratios, machine=""):
      (0.05, 2.5, 2.5582), (0.025, 1e9, 1.9600)],
 )  # fmt: skip
 def test_students_t_has_its_tabled_quantiles(tail, df, expected):
-    assert t_quantile(tail, df) == pytest.approx(expected, abs=2e-4)
+    assert intervals.t_quantile(tail, df) == pytest.approx(expected, abs=2e-4)
 
 
 # As rpact's getDesignGroupSequential (asOF, asP) and gsDesign (sfLDOF, sfLDPocock) print them for
@@ -73,29 +57,30 @@ PRINTED = {
 def test_bounds_of_an_error_that_is_spent_are_those_of_printed_tables(printed):
     ends = [0.0, *(PRINTED[printed](look / 5) for look in range(1, 6))]
     spends = tuple(end - before for before, end in pairwise(ends))
-    assert spending_bounds((20, 40, 60, 80, 100), spends) == pytest.approx(printed, abs=2e-3)
+    bounds = intervals.spending_bounds((20, 40, 60, 80, 100), spends)
+    assert bounds == pytest.approx(printed, abs=2e-3)
 
 
 def test_a_plan_has_at_most_three_looks_with_the_bounds_of_printed_tables():
     """As gsDesign (sfLDOF, alpha 0.025) and rpact (asOF) print them for three equal looks."""
     looks = {planned: planned_looks(planned) for planned in (3, 4, 10, 15, 300)}
     assert looks == {3: (), 4: (4,), 10: (4, 7, 10), 15: (5, 10, 15), 300: (100, 200, 300)}
-    bounds = [planned_bound(count, 0.05, 300) for count in looks[300]]
+    bounds = [intervals.planned_bound(count, 0.05, 300) for count in looks[300]]
     assert bounds == pytest.approx((3.710, 2.511, 1.993), abs=2e-3)
 
 
 # ---- log ratios ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("reference", "candidate", "expected"),
-    [
-        (outcome(10, 20, 30), outcome(20, 40, 60), (math.log(2), 3)),
-        (outcome(10, 10, 99, disturbed=2), outcome(10, 10, 10), (0.0, 2)),
-        (outcome(1), outcome(), None),
-        (outcome(), outcome(1), None),
-    ],
-)
+PAIRS = [
+    (outcome(10, 20, 30), outcome(20, 40, 60), (math.log(2), 3)),
+    (outcome(10, 10, 99, disturbed=2), outcome(10, 10, 10), (0.0, 2)),
+    (outcome(1), outcome(), None),
+    (outcome(), outcome(1), None),
+]
+
+
+@pytest.mark.parametrize(("reference", "candidate", "expected"), PAIRS)
 def test_a_pair_is_the_ratio_of_its_undisturbed_turns_if_both_ran(reference, candidate, expected):
     found = pair_ratio(reference, candidate)
     assert (found and (found.log_ratio, found.rounds)) == (expected and pytest.approx(expected))
@@ -123,7 +108,7 @@ def test_the_best_rounds_give_the_least_variance_a_second():
 
 def test_more_pairs_lower_the_floor_and_the_least_gain_that_can_be_proved():
     noise = Noise(between=0.001, per_round=0.01, df=12)
-    floors = [noise_floor(noise, 20, pairs) for pairs in (6, 12, 24)]
+    floors = [noises.noise_floor(noise, 20, pairs) for pairs in (6, 12, 24)]
     effects = [detectable_effect(noise, 20, pairs, 0.01) for pairs in (6, 12, 24)]
     assert floors[0] > floors[1] > floors[2] and effects[0] > effects[1] > effects[2]
     assert all(effect > floor for effect, floor in zip(effects, floors, strict=True))
@@ -142,13 +127,14 @@ def crossed(counts, bounds, seed):
 def test_critical_values_err_as_often_as_was_asked():
     counts = (6, 10, 15, 25, 39, 63)
     spent = 0.05 * (1.0 - 0.75 ** len(counts))
-    assert crossed(counts, critical_values(counts, 0.05), 11) == pytest.approx(spent, abs=0.005)
+    bounds = intervals.critical_values(counts, 0.05)
+    assert crossed(counts, bounds, 11) == pytest.approx(spent, abs=0.005)
 
 
 @pytest.mark.parametrize("ended", [100, 53, 34])
 def test_all_looks_of_a_plan_err_as_often_as_was_asked_whenever_the_clock_ends_it(ended):
     counts = [*(count for count in planned_looks(100) if count < ended), ended]
-    bounds = [planned_bound(count, 0.05, 100, is_last=count == ended) for count in counts]
+    bounds = [intervals.planned_bound(count, 0.05, 100, is_last=count == ended) for count in counts]
     assert crossed(counts, bounds, 17) == pytest.approx(0.05, abs=0.004)
 
 
@@ -270,7 +256,7 @@ def test_a_gain_that_differs_from_machine_to_machine_is_estimated_with_its_true_
             [p for m in "ab" for p in pairs_of(rng.normal(rng.normal(gain, apart), 0.1, 3), m)]
             for _ in range(30)
         ]
-        variances.append(_apart(map(by_machine, measured), NOISE))
+        variances.append(noises._apart(map(by_machine, measured), NOISE))
         misses += [(one.raw - gain) / one.raw_error for one in pool(measured, NOISE)]
     assert math.sqrt(np.mean(variances)) == pytest.approx(apart, rel=0.05)
     assert (np.mean(misses), np.std(misses)) == pytest.approx((0.0, 1.0), abs=0.05)
@@ -315,12 +301,12 @@ def test_the_surer_of_two_leads_wins_more_probably():
     assert high.beats(low) > 0.95 and low.beats(high) < 0.05
 
 
-@pytest.mark.parametrize(
-    ("centre", "spread", "expected"),
-    [(0.0, 1.0, 0.398942), (-1.0, 0.0, 0.0), (2.0, 0.0, 2.0), (-3.0, 1.0, 0.000382)],
-)
+IMPROVEMENTS = [(0.0, 1.0, 0.398942), (-1.0, 0.0, 0.0), (2.0, 0.0, 2.0), (-3.0, 1.0, 0.000382)]
+
+
+@pytest.mark.parametrize(("centre", "spread", "expected"), IMPROVEMENTS)
 def test_expected_improvement_over_zero(centre, spread, expected):
-    assert expected_improvement(centre, spread, 0.0) == pytest.approx(expected, abs=1e-6)
+    assert noises.expected_improvement(centre, spread, 0.0) == pytest.approx(expected, abs=1e-6)
 
 
 # ---- values that follow on each other ------------------------------------------------------------

@@ -51,32 +51,22 @@ def printed(result, capsys):
     return capsys.readouterr().out.splitlines()
 
 
-SEEN = {"glibc": 1.09, "hz": 1.31, "tbb": "crash"}
+CAME = {"glibc": 1.09, "hz": 1.31, "tbb": "crash"}
+SEEN = {"as_they_come": CAME, "seen_within": {"glibc": 0.12, "hz": 0.10}}
+# waiting and failures
+WAITING = {"waited_s": 12.4, "wall_s": 60.0, "failures": {"hang": 2, "crash": 1}}
 LINES = {
-    "what a search finds": (
-        {},
-        "noise floor: 5.2 %; a parameter that gains 17.4 % is found and proved nine times in ten; "
-        "a larger --budget finds smaller gains",
-    ),
-    "allocators with their scatter": (
-        {"as_they_come": SEEN, "seen_within": {"glibc": 0.12, "hz": 0.10}},
-        "with their defaults, in the search: glibc 1.09x ± 12.7 %, hz 1.31x ± 10.5 %, tbb crash",
-    ),
-    "an interval that may be too narrow": (
-        {"follow_on": 0.62},
-        "fresh pairs are like those before them (correlation 0.62): the gain changed with time, "
-        "and its interval may be too narrow; `hztune verify` asks again",
-    ),
-    "waiting and failures": (
-        {"waited_s": 12.4, "wall_s": 60.0, "failures": {"hang": 2, "crash": 1}},
-        "searched: 25 configurations in 1:00, 12 s of it waiting; failures: 1 crash, 2 hang",
-    ),
+    "noise floor: 5.2 %; a parameter that gains 17.4 % is found and proved nine times in ten; "
+    "a larger --budget finds smaller gains": {},
+    "with their defaults, in the search: glibc 1.09x ± 12.7 %, hz 1.31x ± 10.5 %, tbb crash": SEEN,
+    "fresh pairs are like those before them (correlation 0.62): the gain changed with time, "
+    "and its interval may be too narrow; `hztune verify` asks again": {"follow_on": 0.62},
+    "searched: 25 configurations in 1:00, 12 s of it waiting; failures: 1 crash, 2 hang": WAITING,
 }
 
 
-@pytest.mark.parametrize("what", LINES)
-def test_a_summary_tells_of_the_search_in_a_line_each(what, make_result):
-    changes, line = LINES[what]
+@pytest.mark.parametrize(("line", "changes"), LINES.items())
+def test_a_summary_tells_of_the_search_in_a_line_each(line, changes, make_result):
     made = make_result("improved")
     plain = summary_lines(made)
     told = summary_lines(replace(made, account=replace(made.account, **changes)))
@@ -112,11 +102,6 @@ def process(arm, ops=0, faults=0, **counters):
     """A process that counted; without `ops` nothing is known of it but its counters."""
     facts = {"ops": ops, FAULTS: faults} if ops else {}
     return Outcome(arm, "ok", ops_per_s=1.0, counters=counters, facts=facts)
-
-
-def changes(*pairs):
-    """What some pairs show: counter, figures, unit."""
-    return [(each.counter, *each.shown, each.unit) for each in counter_changes(pairs)]
 
 
 # ---- words ---------------------------------------------------------------------------------------
@@ -168,10 +153,10 @@ TOLD: dict[str, tuple[list[tuple[Outcome, Outcome]], list[tuple[str, float, floa
 }
 
 
-@pytest.mark.parametrize("case", TOLD)
-def test_what_pairs_counted_is_told(case):
-    pairs, lines = TOLD[case]
-    assert changes(*pairs) == lines
+@pytest.mark.parametrize(("pairs", "lines"), TOLD.values(), ids=TOLD)
+def test_what_pairs_counted_is_told(pairs, lines):
+    found = counter_changes(pairs)
+    assert [(each.counter, *each.shown, each.unit) for each in found] == lines
 
 
 def test_only_fresh_pairs_of_the_arm_are_looked_at():
@@ -188,11 +173,6 @@ def test_only_fresh_pairs_of_the_arm_are_looked_at():
 
 STATUS = StudyStatus("search", 12, 1, math.log(1.1), 0.02, math.log(1.03), 75.0)
 PARTS = ("search", "12 configurations (1 failed)", "+10.0 % ± 2.0 %", "floor 3.0 %", "1:15 left")
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
 
 
 def test_a_status_tells_trial_best_interval_floor_and_time_left_where_they_are_known():
@@ -218,7 +198,8 @@ def test_a_log_gets_a_status_only_when_it_is_due_or_the_phase_changes():
 
 
 def test_a_terminal_keeps_what_is_said_above_one_line_that_is_cleared_at_the_end():
-    stream = Terminal()
+    stream = io.StringIO()
+    stream.isatty = lambda: True
     with reporter(quiet=False, stream=stream) as shown:
         shown.update(STATUS)
         shown.say("finalist 1: lock=spin \x1b[1m")

@@ -121,9 +121,10 @@ def test_zero_is_a_value_where_the_loader_prints_it_for_unset_too(found):
 # ---- 3: a value that kills or hangs -------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "end"), [("0", "SIGFPE"), ("abc", "SIGFPE"), ("-5", "did not end")]
-)
+ENDS = {"0": "SIGFPE", "abc": "SIGFPE", "-5": "did not end"}
+
+
+@pytest.mark.parametrize(("text", "end"), ENDS.items())
 def test_a_probe_that_dies_or_hangs_is_told_in_words(text, end, found, monkeypatch):
     adapter, installed = found["tcmalloc"]
     monkeypatch.setattr(probe, "_SECONDS", 1.0)

@@ -12,14 +12,12 @@ from lab.replay import ModelNoise, Truth
 
 from hztune.blocks import Arm, spent_s
 from hztune.errors import HztuneError
-from hztune.result import Decision
 from hztune.store.log import LocalStudy
 from hztune.study import search as race
-from hztune.study.bench import Budget, Workbench
+from hztune.study.bench import Budget
 from hztune.study.calibration import LEAST_SLOTS, assess, calibrate
 from hztune.study.ledger import Ledger
 from hztune.study.limits import MemoryLimit
-from hztune.study.search import SLOTS, FastestGoal, Search
 from hztune.tuning.story import Front, Story, Winner
 
 from .conftest import MACHINE, QUIET, USUAL, Kept, Stopped, bench_of, flat, heard, spin_wins
@@ -39,18 +37,11 @@ def resumed(blocks, used, landscape, noise):
     return again
 
 
-@dataclass(frozen=True)
-class Ended:
-    """A study of which one knob is worth a fifth."""
-
-    bench: Workbench
-    decision: Decision
-
-
 @pytest.fixture(scope="module")
 def ended(toy_space):
+    """Bench and decision of a study of which one knob is worth a fifth."""
     bench = bench_of(spin_wins(), QUIET)
-    return Ended(bench, decided(bench, toy_space))
+    return bench, decided(bench, toy_space)
 
 
 # ---- verdicts and time ---------------------------------------------------------------------------
@@ -94,23 +85,24 @@ def test_a_study_keeps_its_budget_and_comes_to_its_verdict(name, toy_space):
 
 
 def test_a_knob_worth_a_fifth_is_found_and_proved(ended):
-    assert ended.decision.verdict == "improved"
-    assert ended.decision.arm.config["lock"] == "spin"
-    assert 0.0 < ended.decision.interval.low < 0.2 < ended.decision.interval.high
+    _, decision = ended
+    assert decision.verdict == "improved"
+    assert decision.arm.config["lock"] == "spin"
+    assert 0.0 < decision.interval.low < 0.2 < decision.interval.high
 
 
 def test_proposals_end_for_want_of_promise(toy_space, monkeypatch):
     monkeypatch.setattr(race, "LEAST_TRIALS", 7)
     ends = []
     for much in (0.0, 2.0):
-        monkeypatch.setattr(FastestGoal, "promise", lambda *_, much=much: much)
-        monkeypatch.setattr(FastestGoal, "is_open", lambda *_, much=much: much > 0.0)
+        monkeypatch.setattr(race.FastestGoal, "promise", lambda *_, much=much: much)
+        monkeypatch.setattr(race.FastestGoal, "is_open", lambda *_, much=much: much > 0.0)
         bench = bench_of(flat, QUIET, budget_s=250.0)
-        Search(bench, toy_space, seed=1).run(0.9)
+        race.Search(bench, toy_space, seed=1).run(0.9)
         is_early = any("s early: " in line for line in heard(bench).lines)
         ends.append((len(bench.ledger.searched), is_early))
     (settled, is_early), (promising, is_late) = ends
-    assert 7 <= settled < 7 + SLOTS < promising
+    assert 7 <= settled < 7 + race.SLOTS < promising
     assert is_early and not is_late
 
 
@@ -165,8 +157,9 @@ def test_an_interrupted_study_claims_nothing(toy_space, blocks):
 def test_a_resumed_study_goes_on_with_the_next_pair_and_an_ended_one_says_the_same(
     ended, toy_space, blocks
 ):
-    kept = ended.bench.ledger.blocks[:blocks]
-    used = 1.0 if blocks is None else spent_s(kept) / ended.bench.budget.total_s
+    bench, found = ended
+    kept = bench.ledger.blocks[:blocks]
+    used = 1.0 if blocks is None else spent_s(kept) / bench.budget.total_s
     again = resumed(kept, used, spin_wins(), QUIET)
     decision = decided(again, toy_space)
     assert (decision.verdict, decision.arm) == ("improved", SPIN)
@@ -175,7 +168,7 @@ def test_a_resumed_study_goes_on_with_the_next_pair_and_an_ended_one_says_the_sa
     assert again.budget.elapsed() <= 1.1 * again.budget.total_s
     if blocks is None:
         assert again.ledger.blocks == kept
-        assert decision.interval.estimate == ended.decision.interval.estimate
+        assert decision.interval.estimate == found.interval.estimate
 
 
 @pytest.mark.parametrize("blocks", [22, 24])
@@ -314,9 +307,8 @@ def judge(case, space):
 @pytest.mark.slow
 def test_a_budget_is_searched_with_or_refused_at_the_start(toy_space):
     begun = [case for case in CASES if judge(case, toy_space)]
-    assert {case.runs for case in begun if not (case.beside or case.limit) and case.is_whole} == {
-        *FEW_RUNS[2:]
-    }
+    alone = [case for case in begun if case.is_whole and not (case.beside or case.limit)]
+    assert {case.runs for case in alone} == {*FEW_RUNS[2:]}
 
 
 @pytest.mark.slow

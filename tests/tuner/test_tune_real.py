@@ -109,10 +109,8 @@ def test_a_parameter_worth_a_half_is_found_beside_crashes(tuner, tmp_path):
     assert "#define HZ_CONFIG_TRIAL_MODE HZ_TRIAL_MODE_FASTER" in header
     lines = (out / "profile.env").read_text().splitlines()
     variables = dict(line.split("=", 1) for line in lines if not line.startswith("#"))
-    switches = {"HZ_CONFIRM": "1", "LD_PRELOAD": str(tuner.core / "core" / "libhz.so")}
-    ran = subprocess.run(
-        ["/bin/true"], env={**variables, **switches}, stderr=subprocess.PIPE, check=True
-    )
+    variables |= {"HZ_CONFIRM": "1", "LD_PRELOAD": str(tuner.core / "core" / "libhz.so")}
+    ran = subprocess.run(["/bin/true"], env=variables, stderr=subprocess.PIPE, check=True)
     config = json.loads(ran.stderr.removeprefix(b"HZ_CONFIRM "))["config"]
     assert summary["params"].items() <= config.items()
 
@@ -120,10 +118,9 @@ def test_a_parameter_worth_a_half_is_found_beside_crashes(tuner, tmp_path):
 # ---- interruption --------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def finished(tuner):
-    """A study that was killed, then ended by Ctrl-C, and went on to its verdict."""
-    out = tuner.folder / "finished"
+def test_a_killed_and_an_interrupted_study_lose_no_sample_and_repeat_none(tuner, tmp_path):
+    """It is killed, then ended by Ctrl-C, and goes on to its verdict."""
+    out = tmp_path / "out"
     with tuner.start(out) as process:
         wait_for_blocks(out, 3, process)
         process.kill()
@@ -141,12 +138,7 @@ def finished(tuner):
     assert status == 0, stderr
     after = rows(out)
     assert after[: len(interrupted)] == interrupted and len(after) > len(interrupted)
-    return out
-
-
-def test_a_killed_and_an_interrupted_study_lose_no_sample_and_repeat_none(finished):
-    after = rows(finished)
     assert [row["seq"] for row in after] == list(range(len(after)))
     complete = [row["block"] for row in after if row["kind"] == "outcome"]
     assert complete == sorted(complete)
-    assert verdict(finished) != "interrupted"
+    assert verdict(out) != "interrupted"

@@ -14,7 +14,6 @@ from lab.replay import ReplayExecutor, Truth
 from msgspec import structs
 
 from hztune import allocator, cli, doctor, profile
-from hztune.allocator import Installed
 from hztune.blocks import Arm
 from hztune.errors import UsageError
 from hztune.machine import Machine
@@ -79,20 +78,14 @@ def test_a_claim_holds_where_all_of_it_is_true(claim, make_profile):
     assert status != "ok" or finding.rss_ratio == pytest.approx(rss)
 
 
-def advised_s(finding):
-    """The budget that an open answer advises."""
-    (seconds,) = re.findall(r"--budget (\d+)s", finding.why)
-    return int(seconds)
-
-
 @pytest.mark.parametrize("budget_s", [0.5, 1.0])
 def test_an_answer_that_had_too_few_pairs_says_how_much_time_has_enough(budget_s, make_profile):
     claim = Promise.of(make_profile(claim=CLAIMED, objective=Objective("ops_per_s", {})))
     finding = measure(claim, bench_of(truth(0.131), SIMULATED, budget_s=budget_s))
     assert finding.answer == "cannot tell"
-    said = re.search(r"too few pairs \((\d)\); 4 are the least: give --budget \d+s", finding.why)
+    said = re.search(r"too few pairs \((\d)\); 4 are the least: give --budget (\d+)s", finding.why)
     assert said and (finding.interval is not None) == (int(said[1]) > 1)
-    again = measure(claim, bench_of(truth(0.131), SIMULATED, budget_s=advised_s(finding)))
+    again = measure(claim, bench_of(truth(0.131), SIMULATED, budget_s=int(said[2])))
     assert again.interval is not None
 
 
@@ -167,15 +160,15 @@ def test_a_workload_is_measured_as_the_profile_has_it(here, tmp_path, simulated,
     assert held["claimed"] == {"ratio": 60.0, "ci_low": 50.0, "ci_high": 70.0, "pairs": 8}
 
 
-@pytest.mark.parametrize(
-    ("words", "warnings"),
-    [
-        (["--", "sleep", "1"], 0),
-        (["--", "sleep", "2"], 1),
-        (["--server", "sleep 1", "--load", "true", "--ready", "true"], 0),
-        (["--server", "sleep 2", "--load", "true", "--ready", "true"], 1),
-    ],
-)
+COMMANDS = [
+    (["--", "sleep", "1"], 0),
+    (["--", "sleep", "2"], 1),
+    (["--server", "sleep 1", "--load", "true", "--ready", "true"], 0),
+    (["--server", "sleep 2", "--load", "true", "--ready", "true"], 1),
+]
+
+
+@pytest.mark.parametrize(("words", "warnings"), COMMANDS)
 def test_a_program_is_measured_when_its_command_is_given_again_with_a_warning_if_it_is_another(
     words, warnings, here, tmp_path, hztune_here, simulated
 ):
@@ -218,10 +211,9 @@ def test_what_does_not_fit_the_profile_is_refused(here, tmp_path, hztune_here):
 
 
 def test_another_version_or_build_of_the_allocator_is_named(make_profile):
-    tuned = make_profile(
-        {}, allocator=AllocatorId("jemalloc", "5.3.0", "libjemalloc.so.2", "a" * 64)
-    )
-    same = Installed("jemalloc", "5.3.0", "libjemalloc.so.2", Path(), "a" * 64, "")
+    same = allocator.Installed("jemalloc", "5.3.0", "libjemalloc.so.2", Path(), "a" * 64, "")
+    identity = AllocatorId("jemalloc", "5.3.0", "libjemalloc.so.2", "a" * 64)
+    tuned = make_profile({}, allocator=identity)
     assert doctor.changed_library(tuned, same) == ()
     (version,) = doctor.changed_library(tuned, replace(same, version="5.3.1", sha256="b" * 64))
     assert "another version of jemalloc: 5.3.0 there, 5.3.1 here" in version
@@ -285,10 +277,10 @@ def test_a_process_under_a_profile_has_it_in_effect_and_a_changed_parameter_is_n
     assert any(fault.startswith(f"{knob} is {other[knob]} (") for fault in report.faults)
 
 
-@pytest.mark.parametrize(
-    ("name", "preload"),
-    [*((name, "") for name in CONFIGS if name != "glibc"), ("glibc", "libjemalloc.so.2")],
-)
+OTHERS = {**dict.fromkeys(CONFIGS, ""), "glibc": "libjemalloc.so.2"}
+
+
+@pytest.mark.parametrize(("name", "preload"), OTHERS.items())
 def test_a_process_without_the_allocator_has_nothing_in_effect(name, preload, examined):
     report = examined(name, LD_PRELOAD=preload)
     (fault,) = report.faults
@@ -297,15 +289,15 @@ def test_a_process_without_the_allocator_has_nothing_in_effect(name, preload, ex
     assert report.rows == ()
 
 
-@pytest.mark.parametrize(
-    ("name", "variable", "value"),
-    [
-        ("glibc", "MALLOC_CHECK_", "3"),
-        ("mimalloc", "mimalloc_page_reset", "1"),
-        ("hz", "HZ_THP", "on"),
-        ("tcmalloc", "TCMALLOC_HEAP_LIMIT_MB", "64"),
-    ],
-)
+ADDED = [
+    ("glibc", "MALLOC_CHECK_", "3"),
+    ("mimalloc", "mimalloc_page_reset", "1"),
+    ("hz", "HZ_THP", "on"),
+    ("tcmalloc", "TCMALLOC_HEAP_LIMIT_MB", "64"),
+]
+
+
+@pytest.mark.parametrize(("name", "variable", "value"), ADDED)
 def test_a_variable_that_somebody_else_added_is_named(name, variable, value, examined):
     report = examined(name, **{variable: value})
     assert f"{variable} is set, and the profile does not set it" in report.faults

@@ -97,9 +97,10 @@ def test_the_file_that_help_shows_is_a_canary():
     assert [each.name for each in (*spec.metrics, *spec.rails)] == ["cpu", "restarts"]
 
 
-@pytest.mark.parametrize(
-    "line", ["1,u,cpu", "x,u,cpu,1", "17e11,u,cpu,1", "1,u,cpu,y", '{"time": 1}', "{]"]
-)
+NO_ROWS = ["1,u,cpu", "x,u,cpu,1", "17e11,u,cpu,1", "1,u,cpu,y", '{"time": 1}', "{]"]
+
+
+@pytest.mark.parametrize("line", NO_ROWS)
 def test_a_row_that_is_none_is_shown_with_its_line(line):
     with pytest.raises(UsageError, match="line 1 is"):
         [*parsed_rows(f"{line}\n".encode(), "x")]
@@ -157,9 +158,8 @@ def test_a_log_that_a_full_disk_has_cut_is_whole_again_at_the_next_step(
 
 def test_the_command_answers_with_its_status_a_page_and_a_picture(tmp_path, capsys):
     written(tmp_path, fleet(treated=0.97))
-    (tmp_path / "groups.csv").write_text(
-        "".join(f"u{unit},{'treated' if unit >= 10 else 'control'}\n" for unit in range(20))
-    )
+    groups = (f"u{unit},{'treated' if unit >= 10 else 'control'}\n" for unit in range(20))
+    (tmp_path / "groups.csv").write_text("".join(groups))
     spec = tmp_path / "spec.toml"
     spec.write_text(
         f'doc = "d"\nstart = "{START}"\ngroups = "groups.csv"\ncommand = "cat rows.csv"\n'
@@ -215,9 +215,8 @@ def test_prometheus_is_asked_for_no_more_points_than_it_gives(clock, prometheus,
     _Prometheus.rows = fleet()
     clock[0] = START_S + 7200.0
     asked = canary(file="", prometheus=prometheus, baseline_s=3600.0)
-    assert sorted(sources.fetched(asked, asked.spec.wanted, START_S - 3600.0, clock[0])) == sorted(
-        row for row in fleet() if row.at_s <= clock[0]
-    )
+    found = sources.fetched(asked, asked.spec.wanted, START_S - 3600.0, clock[0])
+    assert sorted(found) == sorted(row for row in fleet() if row.at_s <= clock[0])
 
 
 def test_two_series_of_a_unit_at_once_are_refused(clock, prometheus, monkeypatch):

@@ -28,13 +28,12 @@ def test_a_specification_has_a_command_that_hz_bench_runs():
 
 
 def test_a_workload_measured_by_its_p99_is_timed_at_every_call_in_whole_runs():
-    spec = WorkloadSpec.from_text("lifo", threads=1).by("p99")
+    plain = WorkloadSpec.from_text("lifo", threads=1)
+    spec = plain.by("p99")
     assert spec.label == "lifo T=1 by p99"
     assert "--latency" in spec.command(seed=1)
     assert not spec.steady
-    assert spec.by("throughput").command(seed=1) == WorkloadSpec.from_text(
-        "lifo", threads=1
-    ).command(seed=1)
+    assert spec.by("throughput").command(seed=1) == plain.command(seed=1)
     assert [goal_of(name) for name in ("ops_per_s", "p99_ns")] == ["throughput", "p99"]
     spec.check()
 
@@ -59,9 +58,8 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_it_is_refused_in_words(what):
-    arguments, words = REFUSED[what]
+@pytest.mark.parametrize(("arguments", "words"), REFUSED.values(), ids=REFUSED)
+def test_it_is_refused_in_words(arguments, words):
     with pytest.raises(UsageError) as refusal:
         WorkloadSpec.from_text(*arguments)
     assert words in str(refusal.value)
@@ -173,13 +171,9 @@ def test_a_long_trace_has_turns_of_whole_rounds_and_a_very_long_one_runs(tmp_pat
 # ---- requests and profiles -----------------------------------------------------------------------
 
 
-@pytest.fixture
-def tuned(path, make_profile):
+def test_a_claim_is_verified_on_the_same_trace_or_not_at_all(make_profile, path, tmp_path):
     spec = spec_of(path)
-    return make_profile(workload=WorkloadId("bench", spec.name, spec.setting, {}), threads=2)
-
-
-def test_a_claim_is_verified_on_the_same_trace_or_not_at_all(tuned, path, tmp_path):
+    tuned = make_profile(workload=WorkloadId("bench", spec.name, spec.setting, {}), threads=2)
     with pytest.raises(UsageError, match=r"trace redis.hzt \(SHA-256 .* --trace FILE"):
         api.verify(tuned, budget=0.6)
     other = traces.write(tmp_path / "other.hzt", [traces.churn(1000)])
