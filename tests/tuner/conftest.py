@@ -44,34 +44,24 @@ TWO_KNOBS = 'schema = 1\nallocator = "hz"\n[parameters.depot_lock]\n[parameters.
 
 ONE_KNOB = 'schema = 1\nallocator = "hz"\n[parameters.depot_lock]\n'
 
-Simulate = Callable[..., VirtualClock]
-MakeProfile = Callable[..., Profile]
 
-
-def _proc_files(name: str) -> Iterator[tuple[int, bytes]]:
-    """What /proc/PID/name says of every process, but of those that end meanwhile."""
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            content = Path("/proc", pid, name).read_bytes()
-        except OSError:
-            continue
-        yield int(pid), content
+def _proc_files(
+    name: str, read: Callable[[Path], Any] = Path.read_bytes
+) -> Iterator[tuple[int, Any]]:
+    """What /proc/PID/name says of every other process, but of those that end meanwhile."""
+    for pid in {*filter(str.isdigit, os.listdir("/proc"))} - {str(os.getpid())}:
+        with suppress(OSError):
+            yield int(pid), read(Path("/proc", pid, name))
 
 
 def processes_naming(word: str) -> list[int]:
-    """Living processes that have `word` in their command line."""
-    found = [pid for pid, words in _proc_files("cmdline") if word.encode() in words]
-    return [pid for pid in found if pid != os.getpid()]
+    """Living processes that have `word` in their command line, but for this one."""
+    return [pid for pid, words in _proc_files("cmdline") if word.encode() in words]
 
 
 def processes_in(folder: Path) -> list[int]:
     """Living processes whose working directory it is, but for this one."""
-    found = []
-    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-        with suppress(OSError):
-            if pid != os.getpid() and os.readlink(f"/proc/{pid}/cwd") == str(folder):
-                found.append(pid)
-    return found
+    return [pid for pid, at in _proc_files("cwd", os.readlink) if at == str(folder)]
 
 
 def put(root: Path, files: Mapping[str, str]) -> Path:
@@ -85,9 +75,9 @@ def put(root: Path, files: Mapping[str, str]) -> Path:
 
 def zombies() -> list[int]:
     """Children of this process that have ended and that were not waited for."""
-    stats = ((pid, stat[stat.rindex(b")") + 2 :].split()) for pid, stat in _proc_files("stat"))
-    ended = [(pid, int(parent)) for pid, (state, parent, *_) in stats if state == b"Z"]
-    return [pid for pid, parent in ended if parent == os.getpid()]
+    stats = ((pid, stat.rpartition(b") ")[2].split()) for pid, stat in _proc_files("stat"))
+    own = str(os.getpid()).encode()
+    return [pid for pid, (state, parent, *_) in stats if (state, parent) == (b"Z", own)]
 
 
 def resident_kb() -> int:
@@ -174,7 +164,7 @@ def bench_of(
 
 
 @pytest.fixture(scope="session")
-def make_profile() -> MakeProfile:
+def make_profile() -> Callable[..., Profile]:
     """Makes a profile that is valid; `make_profile(params={...}, threads=8)` changes fields."""
 
     def make(params: dict[str, Value] | None = None, **changes: object) -> Profile:
@@ -312,7 +302,7 @@ def listener() -> Listener:
 
 
 @pytest.fixture
-def simulate(monkeypatch) -> Simulate:
+def simulate(monkeypatch) -> Callable[..., VirtualClock]:
     """Lets whole requests measure a landscape on a virtual clock, which `simulate` gives."""
 
     def simulated(

@@ -8,7 +8,6 @@ import inspect
 import itertools
 import os
 import pydoc
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +15,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from lab.replay import Truth
+from tests.conftest import finished
 
 import hztune
 from hztune import api, files
@@ -24,17 +23,14 @@ from hztune.measure.program import called
 from hztune.measure.whole import CallExecutor
 from hztune.tuning.request import TuneRequest
 
-from .conftest import ONE_KNOB
+from .conftest import ONE_KNOB, spin_wins
 from .measured import CONTROL, FIRST, OpenProof
-
-PACKAGE = Path(api.__file__).parent
-MANY = 4
 
 
 def test_the_command_line_uses_every_function_of_the_api():
     used = {
         node.attr
-        for path in (PACKAGE.parent / "cli").glob("*.py")
+        for path in Path(api.__file__).parents[1].glob("cli/*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "api"
     }
@@ -48,11 +44,7 @@ def test_the_text_of_a_function_explains_it_and_each_of_many_arguments(name):
     text += (inspect.getdoc(hztune.tune) or "") if name == "request" else ""
     taken = list(inspect.signature(function).parameters)
     assert text.split(".")[0].count(" ") >= 3
-    assert len(taken) < MANY or all(f"{each}:" in text for each in taken)
-
-
-def spin_is_faster(arm):
-    return Truth(0.2 if arm.config.get("depot_lock") == "spin" else 0.0)
+    assert len(taken) < 4 or all(f"{each}:" in text for each in taken)
 
 
 @pytest.fixture
@@ -63,7 +55,7 @@ def study(simulate, tmp_path, monkeypatch, listener):
     monkeypatch.setattr("hztune.doctor.remarks", lambda: ["warning: others want the CPUs"])
 
     def carry_out(*target, **options):
-        simulate(spin_is_faster)
+        simulate(spin_wins(knob="depot_lock"))
         asked = api.request(*target, budget="1m", space=space, out=out, **options)
         return api.tune(asked, reporter=listener)
 
@@ -111,7 +103,7 @@ def test_functions_stay_functions_whatever_was_imported_before():
     code += "names = {*dir(hztune)} - {'__version__'}\n"
     code += "same = all(getattr(hztune, n) is getattr(s, n) for n in names)\n"
     code += "print(same and names == {*s.__all__}, hztune.__version__)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = finished([sys.executable, "-c", code])
     assert done.stdout.split() == ["True", hztune.version()], done.stderr
 
 
@@ -265,9 +257,8 @@ def test_two_that_begin_in_one_second_have_a_directory_each(monkeypatch):
 def test_a_comparison_by_a_function_has_its_figures_as_columns(quiet_machine):
     found = hztune.compare(["none", "hz:depot_lock=spin"], measure=seconds_of_spin, budget=2)
     assert found.standings[0].of("hz:depot_lock=spin").speed.ratio.low > 1.1
-    columns = found.blocks
-    assert set(columns["arm"]) == {"none", "hz:depot_lock=spin"}
-    assert len({len(each) for each in columns.values()}) == 1
+    assert set(found.blocks["arm"]) == {"none", "hz:depot_lock=spin"}
+    assert len({len(each) for each in found.blocks.values()}) == 1
 
 
 REFUSED = {

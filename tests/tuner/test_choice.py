@@ -59,10 +59,6 @@ def decided(bench, space):
 # ---- the search ----------------------------------------------------------------------------------
 
 
-def one_crashes(arm):
-    return Truth(status="crash") if arm.allocator == "one" else Truth()
-
-
 def test_every_allocator_as_it_comes_is_measured_before_every_preset(choice):
     defaults = [Arm("one"), Arm("two"), Arm("fixed")]
     sharded = [Arm.of(name, {"shards": 4}) for name in ("one", "two")]
@@ -95,6 +91,10 @@ def test_what_is_known_of_one_allocator_does_not_end_another_one(toy_space):
     assert search._promises("two", SLOTS)
 
 
+def one_crashes(arm):
+    return Truth(status="crash") if arm.allocator == "one" else Truth()
+
+
 @pytest.mark.parametrize("truth", [landscape(one=-1.5), one_crashes])
 def test_of_a_hopeless_one_only_the_default_is_tried(choice, truth):
     bench = bench_of(truth, QUIET)
@@ -117,19 +117,14 @@ def lean_but_slow(arm):
     return Truth(-0.1 if lean else 0.2, rss_kb=50_000 if lean else 100_000)
 
 
-def two_is_lean(arm):
-    return Truth(0.3, rss_kb=50_000) if arm.allocator == "two" else Truth()
+def two_takes(rss_kb):
+    return lambda arm: Truth(0.3, rss_kb=rss_kb) if arm.allocator == "two" else Truth()
 
 
-def two_is_greedy(arm):
-    return Truth(0.3, rss_kb=157_000) if arm.allocator == "two" else Truth()
-
-
-SPIN = Arm.of("two", {"lock": "spin"})
 SLOWER = landscape(one=-0.2, two=-0.6, fixed=-0.1)
 VERDICTS: dict[str, tuple[Landscape, dict[str, Any], str, Arm | str, str]] = {
     "with the one parameter that matters": (
-        landscape(one=-0.1), {"budget_s": 300.0}, "improved", SPIN, "",
+        landscape(one=-0.1), {"budget_s": 300.0}, "improved", Arm.of("two", {"lock": "spin"}), "",
     ),
     "as it comes": (landscape(fixed=0.5), {"budget_s": 200.0}, "improved", Arm("fixed"), ""),
     "the unchanged program": (SLOWER, {"seed": 3}, "no_gain", UNCHANGED, ""),
@@ -137,14 +132,14 @@ VERDICTS: dict[str, tuple[Landscape, dict[str, Any], str, Arm | str, str]] = {
         lean_but_slow, {"limit": "0.7x"}, "within_limit", "one", "stays within 0.7x of peak memory",
     ),
     "faster within the limit": (
-        two_is_lean, {"limit": "0.7x", "budget_s": 40.0}, "improved", "two", "",
+        two_takes(50_000), {"limit": "0.7x", "budget_s": 40.0}, "improved", "two", "",
     ),
     "an impossible limit": (
         lean_but_slow, {"limit": "0.3x", "budget_s": 30.0}, "infeasible", UNCHANGED,
         "the least is 0.50x of its peak memory, by one ",
     ),
     "a gain that costs memory": (
-        two_is_greedy, {}, "improved", "two", ", at 1.57 times the peak memory",
+        two_takes(157_000), {}, "improved", "two", ", at 1.57 times the peak memory",
     ),
 }  # fmt: skip
 

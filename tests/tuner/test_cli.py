@@ -12,10 +12,11 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from tests.conftest import finished
 
 from hztune import api, arguments, cli, export, params, profile
 from hztune.cli import tune as cli_tune
-from hztune.doctor import Check, Fitness
+from hztune.doctor import Check
 from hztune.errors import HztuneError
 from hztune.machine import Machine
 from hztune.profile import TERM_DAYS, Caution
@@ -84,12 +85,9 @@ def test_a_quick_command_imports_nothing_heavy(what, saved, core_build):
         "print(status, sorted({'optuna', 'numpy'} & set(sys.modules)),"
         " file=sys.stderr)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script, *(str(saved) if w == "PROFILE" else w for w in QUICK[what])],
-        env={**os.environ, "HZTUNE_CORE": str(core_build)},
-        capture_output=True,
-        text=True,
-    )
+    words = [saved if word == "PROFILE" else word for word in QUICK[what]]
+    own = {**os.environ, "HZTUNE_CORE": str(core_build)}
+    done = finished([sys.executable, "-c", script, *words], env=own)
     assert done.stderr.splitlines()[-1] == ("2 ['numpy']" if what == "refusal" else "0 []")
 
 
@@ -121,9 +119,8 @@ def test_an_interruption_is_status_130(monkeypatch):
 
 def test_a_reader_that_leaves_early_is_no_disaster():
     piped = f"{sys.executable} -m hztune params | true; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", piped], capture_output=True, text=True)
-    assert done.returncode in (0, 1)
-    assert done.stderr == ""
+    done = finished(["bash", "-c", piped])
+    assert (done.returncode in (0, 1), done.stderr) == (True, "")
 
 
 def test_a_full_disk_is_one_sentence_and_ends_no_study():
@@ -201,7 +198,6 @@ class Measured(HztuneError):
 
 def test_strict_refuses_a_machine_that_is_unfit(monkeypatch):
     monkeypatch.setattr("hztune.tuning.session.tune", Mock(side_effect=Measured))
-    fitness: Fitness
     for fitness, words, status in (
         ("warn", ["doctor", "--strict"], 0), ("unfit", ["doctor", "--strict"], 5),
         ("unfit", ["doctor"], 0), ("warn", [*TUNE, "--strict"], 77),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
 from tests.bench import traces
+from tests.conftest import finished
 
 from hztune import api
 from hztune.errors import HztuneError, UsageError
@@ -41,6 +41,15 @@ def asked(monkeypatch):
     return seen
 
 
+@pytest.fixture
+def stdin():
+    """Lets a descriptor be this process's stdin until the test ends."""
+    before = os.dup(0)
+    yield lambda fd: os.dup2(fd, 0) and None
+    os.dup2(before, 0)
+    os.close(before)
+
+
 def test_a_command_is_kept_as_it_was_given_but_for_where_and_how_it_is_told(asked, hztune_here):
     hztune_here("tune", "--out", "here", "-q", *WORDS)
     assert sorted(asked[0].command) == sorted(WORDS)
@@ -51,16 +60,10 @@ def test_a_command_is_kept_as_it_was_given_but_for_where_and_how_it_is_told(aske
     assert asked[1].program.metric == asked[0].program.metric
 
 
-def test_a_file_on_stdin_is_named_in_the_command(asked, hztune_here, tmp_path):
+def test_a_file_on_stdin_is_named_in_the_command(asked, hztune_here, stdin, tmp_path):
     (tmp_path / "big").write_text("x")
-    stdin = os.dup(0)
-    try:
-        with (tmp_path / "big").open() as file:
-            os.dup2(file.fileno(), 0)
-            hztune_here("tune", "--", "sort")
-    finally:
-        os.dup2(stdin, 0)
-        os.close(stdin)
+    stdin(os.open(tmp_path / "big", os.O_RDONLY))
+    hztune_here("tune", "--", "sort")
     assert asked[0].command == ("--input", str(tmp_path / "big"), "--", "sort")
 
 
@@ -147,15 +150,6 @@ def test_every_run_reads_the_file_from_its_start_whatever_becomes_of_its_name(me
     assert [each.detail for each in measure(program, CONTROL, FIRST, rounds=2).outcomes] == ["", ""]
 
 
-@pytest.fixture
-def stdin():
-    """Lets a descriptor be this process's stdin until the test ends."""
-    before = os.dup(0)
-    yield lambda fd: os.dup2(fd, 0) and None
-    os.dup2(before, 0)
-    os.close(before)
-
-
 def pipe(data=b"", *, ends=False):
     reading, writing = os.pipe()
     os.write(writing, data)
@@ -176,12 +170,9 @@ def test_a_file_that_stdin_is_redirected_from_is_read_and_what_one_run_would_eat
     assert isinstance(found, Input) and (found.name, found.size) == (str(tmp_path / "text"), 6)
     data = r"stdin is a pipe with data, .* --input FILE"
     late, writing = os.pipe()
-    for fd, said in (
-        (pipe(b"data"), data),
-        (pipe(b"data", ends=True), data),
-        (late, data),
-        (os.open("/dev/urandom", os.O_RDONLY), "stdin is a device"),
-    ):
+    device = os.open("/dev/urandom", os.O_RDONLY)
+    for fd in (pipe(b"data"), pipe(b"data", ends=True), late, device):
+        said = "stdin is a device" if fd == device else data
         stdin(fd)
         timer = threading.Timer(0.1, os.write, (writing, b"data"))
         timer.start()
@@ -229,10 +220,6 @@ def test_bash_completes(line, offered, root, core_build, tmp_path):
     command.chmod(0o755)
     script = root / "tuner/share/bash-completion/completions/hztune"
     path = f"{tmp_path}:{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", "-c", ASK, "bash", script, *line.split(" ")],
-        env={**os.environ, "PATH": path, "HZTUNE_CORE": str(core_build)},
-        capture_output=True,
-        text=True,
-    )
+    own = {**os.environ, "PATH": path, "HZTUNE_CORE": str(core_build)}
+    done = finished(["bash", "-c", ASK, "bash", script, *line.split(" ")], env=own)
     assert offered <= set(done.stdout.split()), done.stderr

@@ -272,22 +272,6 @@ def test_an_interrupted_comparison_tells_what_is_left_and_kept(session, end, end
 # ---- the record ----------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def saved(tmp_path):
-    """A record in a file."""
-    path = tmp_path / "record.json"
-    path.write_text(comparison.dumps(measured(failing("b"), ModelNoise())))
-    return path
-
-
-def changed(path, change):
-    """The record with its first row changed."""
-    document = json.loads(path.read_text())
-    change(document["rows"][0])
-    path.write_text(json.dumps(document))
-    return path
-
-
 BROKEN: dict[str, Callable[..., object]] = {
     "a turn without operations": lambda r: r["blocks"][0][0]["turns"][0].pop(),
     "a turn of no time": lambda r: r["blocks"][0][0]["turns"][0].__setitem__(0, 0),
@@ -300,9 +284,12 @@ BROKEN: dict[str, Callable[..., object]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_is_no_record_or_one_of_another_version_is_refused(name, saved):
+def test_what_is_no_record_or_one_of_another_version_is_refused(name, tmp_path):
+    document = json.loads(comparison.dumps(measured(failing("b"), ModelNoise())))
+    BROKEN[name](document["rows"][0])
+    (tmp_path / "record.json").write_text(json.dumps(document))
     with pytest.raises(UsageError, match="no comparison as this version of hztune writes it"):
-        comparison.load(changed(saved, BROKEN[name]))
+        comparison.load(tmp_path / "record.json")
 
 
 def test_a_record_never_says_where_a_library_was(tmp_path):

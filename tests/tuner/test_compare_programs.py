@@ -11,13 +11,12 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import yaml
 from lab.replay import ModelNoise, ReplayExecutor, Truth
+from tests.conftest import finished
 
 from hztune import api, profile
 from hztune.blocks import Arm
@@ -33,16 +32,8 @@ from hztune.tuning.request import understand
 from hztune.tuning.session import profile_of
 from hztune.verifying import claim
 
-ROOT = Path(__file__).parents[2]
 SPEED = ["--metric-regex", r"speed=([0-9.]+)"]
 SHORT = ["--warmup", "0", "--budget", "2s", "--pairs", "4", "--out", "kept"]
-
-
-def json_of(done, folder):
-    """The record that was printed."""
-    path = folder / "printed.json"
-    path.write_text(done.stdout)
-    return comparison.load(path)
 
 
 # ---- side by side --------------------------------------------------------------------------------
@@ -55,7 +46,7 @@ def test_the_words_of_a_program_are_kept_for_its_user_alone(hztune_here, tmp_pat
     words = ["none", "none", "--json", *SHORT, *SPEED, "--", program, "--token=SECRET"]
     done = hztune_here("compare", *words)
     assert done.returncode == 0, done.stderr
-    found = json_of(done, tmp_path)
+    found = comparison.load(kept / "comparison.json")
     (standing,) = found.standings
     assert standing.label == "program"
     assert [each.ops_per_s for each in standing.all] == pytest.approx([5.0, 5.0])
@@ -97,9 +88,9 @@ def simulated(monkeypatch):
 def test_two_builds_are_compared_on_the_same_arguments(hztune_here, simulated, tmp_path):
     simulated["NEW"] = Truth(math.log(0.9))
     rows = ["--command", "one={} 1", "--command", "two={} 2"]
-    done = hztune_here("compare", "OLD=true", "NEW=false", *rows, *SHORT, "--json")
+    done = hztune_here("compare", "OLD=true", "NEW=false", *rows, *SHORT)
     assert done.returncode == 0, done.stderr
-    found = json_of(done, tmp_path)
+    found = comparison.load(tmp_path / "kept" / "comparison.json")
     assert [each.label for each in found.standings] == ["one", "two"]
     speeds = [each.of("NEW").speed for each in found.standings]
     assert [each and each.ratio[0] for each in speeds] == pytest.approx([0.9, 0.9], rel=0.02)
@@ -133,7 +124,7 @@ def test_the_status_and_every_file_give_the_answer(
 
 def git(folder, *words):
     author = ["-c", "user.name=Test", "-c", "user.email=test@localhost"]
-    subprocess.run(["git", *author, *words], cwd=folder, check=True, capture_output=True)
+    finished(["git", *author, *words], cwd=folder, check=True)
 
 
 def checked_out(tmp_path):
@@ -146,7 +137,7 @@ def checked_out(tmp_path):
     git(origin, "init", "--initial-branch", "main")
     git(origin, "add", ".")
     git(origin, "commit", "-m", "base")
-    git(tmp_path, "clone", str(origin), str(clone))
+    git(tmp_path, "clone", origin, clone)
     git(clone, "switch", "--create", "new")
     (clone / "program.c").write_text(source.format(8.0))
     git(clone, "commit", "-a", "-m", "new")
@@ -155,7 +146,7 @@ def checked_out(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
-def test_the_steps_of_the_documented_workflow_find_a_slower_build(core_build, tmp_path):
+def test_the_steps_of_the_documented_workflow_find_a_slower_build(core_build, root, tmp_path):
     """All but the installation; of the action, as the runner gives it the workflow's inputs."""
     clone, summary, program = checked_out(tmp_path), tmp_path / "summary", tmp_path / "hztune/bin"
     program.mkdir(parents=True)
@@ -170,7 +161,7 @@ def test_the_steps_of_the_documented_workflow_find_a_slower_build(core_build, tm
         "GITHUB_STEP_SUMMARY": str(summary),
     }
     workflow, action = (
-        yaml.safe_load((ROOT / ".github" / name).read_text())
+        yaml.safe_load((root / ".github" / name).read_text())
         for name in ("examples/gate.yml", "actions/gate/action.yml")
     )
     _, build, gate, upload = workflow["jobs"]["speed"]["steps"]
@@ -185,11 +176,8 @@ def test_the_steps_of_the_documented_workflow_find_a_slower_build(core_build, tm
     }
 
     def end(step, **changed):
-        done = subprocess.run(
-            ["bash", "-e", "-o", "pipefail", "-c", step["run"]],
-            cwd=clone, env=environment | given | changed, capture_output=True, timeout=120,
-        )  # fmt: skip
-        return done.returncode
+        words = ["bash", "-e", "-o", "pipefail", "-c", step["run"]]
+        return finished(words, cwd=clone, env=environment | given | changed).returncode
 
     assert [end(build), end(compare)] == [0, 4]
     too_little = {"BASE": "sleep 1", "NEW": "sleep 1", "METRIC": ""}
@@ -202,11 +190,9 @@ def test_the_steps_of_the_documented_workflow_find_a_slower_build(core_build, tm
 
 # ---- several commands in one study ---------------------------------------------------------------
 
-COMMANDS = ("small=true 1", "large=true 2")
-
 
 def test_a_profile_names_each_command_with_its_term_and_reads_back(tmp_path):
-    programs = api.named_programs(COMMANDS)
+    programs = api.named_programs(("small=true 1", "large=true 2"))
     task = understand(api.request(program=programs, allocator="glibc", term_days=30))
     decision = Decision(Arm("glibc"), "no_gain", None, None, (), "nothing")
     made = profile_of(task, Machine.here(), decision, Ledger(), "2026-01-01T00:00:00Z")

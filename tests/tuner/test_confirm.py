@@ -25,8 +25,8 @@ def adding(lock, pages=0.0, delay=0.0):
     return lambda arm: Truth(sum(effects[name] for name in arm.config))
 
 
-def proof_of(bench, share=1.0, alpha=0.01):
-    return prove(bench, DEFAULT, [FINALIST], alpha=alpha, until=share)
+def proof_of(bench, alpha=0.01):
+    return prove(bench, DEFAULT, [FINALIST], alpha=alpha, until=1.0)
 
 
 def chained(bench, *arms):
@@ -64,10 +64,7 @@ def test_a_step_that_becomes_hopeful_again_has_no_more_pairs_than_were_planned()
 
 @pytest.mark.parametrize("status", ["crash", "wrong_config"])
 def test_a_finalist_that_fails_is_refused(status):
-    def landscape(arm):
-        return Truth(status=status if arm == FINALIST else "ok")
-
-    bench = bench_of(landscape)
+    bench = bench_of(lambda arm: Truth(status=status if arm == FINALIST else "ok"))
     assert proof_of(bench).answer == "failed"
     assert len(bench.ledger.blocks) == 1
 
@@ -101,14 +98,8 @@ def memory_bench(seed, limit, share, log_ratio=0.0):
     def landscape(arm):
         return Truth(log_ratio, rss_kb=rss_kb) if arm == FINALIST else Truth()
 
-    return bench_of(
-        landscape,
-        SIMULATED,
-        seed=seed,
-        budget_s=60.0,
-        limit=MemoryLimit.of(limit),
-        rss_scatter=0.03,
-    )
+    most, how = MemoryLimit.of(limit), {"budget_s": 60.0, "rss_scatter": 0.03}
+    return bench_of(landscape, SIMULATED, seed=seed, limit=most, **how)
 
 
 @pytest.mark.parametrize(

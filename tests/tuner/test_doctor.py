@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 
 import pytest
+from tests.conftest import finished
 
 from hztune.doctor import examine, remarks
 
@@ -114,25 +114,15 @@ def test_a_setting_in_the_environment_is_found(tmp_path, monkeypatch, variable):
     assert f"unset {variable}" in {found.mend for found in findings(tmp_path).values()}
 
 
-def hyperfine(folder, code):
-    """A program of that name."""
-    folder.mkdir(exist_ok=True)
-    (folder / "hyperfine").write_text(f"#!/bin/sh\n{code}\n")
-    (folder / "hyperfine").chmod(0o755)
-    return folder / "hyperfine"
-
-
 def watched(code, folder):
     """What some code changes or starts, beside the files that show what it writes unseen."""
-    fake = hyperfine(folder / "bin", "echo hyperfine 1.18.0")
+    put(folder, {"bin/hyperfine": "#!/bin/sh\necho hyperfine 1.18.0\n"})
+    (folder / "bin" / "hyperfine").chmod(0o755)
     (folder / "home").mkdir()
     places = dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME"), str(folder / "home"))
-    path = f"{fake.parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        [sys.executable, "-B", "-c", WATCHED, code],
-        env={**os.environ, **places, "PATH": path},
-        cwd=folder / "home", capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    own = {**os.environ, **places, "PATH": path}
+    done = finished([sys.executable, "-B", "-c", WATCHED, code], env=own, cwd=folder / "home")
     assert done.returncode == 0, done.stderr
     seen: list[list[str]] = json.loads(done.stderr.splitlines()[-1])
     return seen
@@ -158,22 +148,19 @@ ILL = {
     "proc/sys/kernel/randomize_va_space": "0\n",
     "sys/kernel/mm/transparent_hugepage/enabled": "[always] madvise never\n",
     "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "powersave\n",
+    "proc/loadavg": "64 60 50 1/100 4242\n",
 }
-BUSY = {"proc/loadavg": "64 60 50 1/100 4242\n"}
-
-
-LAYOUT = {"proc/sys/kernel/randomize_va_space": "0\n"}
 
 
 def test_a_study_is_told_what_disturbs_the_worst_first_and_how_to_mend_it(tmp_path):
     findings(tmp_path)
     assert remarks(tmp_path) == []
-    findings(tmp_path, **LAYOUT)
+    findings(tmp_path, **{"proc/sys/kernel/randomize_va_space": "0\n"})
     assert remarks(tmp_path) == [
         "warning: address randomisation: mode 0: layouts repeat (fix: sudo sysctl "
         "kernel.randomize_va_space=2); `hztune doctor` tells more"
     ]
-    findings(tmp_path, **ILL, **BUSY)
+    findings(tmp_path, **ILL)
     said = remarks(tmp_path)
     assert len(said) == 3
     assert said[0].startswith("warning: measurements mean little here: load: ")

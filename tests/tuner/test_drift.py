@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -17,18 +16,18 @@ from hztune import allocator, api, cli, profile
 from hztune.blocks import Ratio
 from hztune.errors import HztuneError
 from hztune.machine import Machine
-from hztune.profile import AllocatorId, Claim, MachineId, Objective, Profile, WorkloadId
+from hztune.profile import AllocatorId, Claim, MachineId, Objective, WorkloadId
 from hztune.stats.intervals import Interval
 from hztune.store import kept_command
 from hztune.verifying import history
-from hztune.verifying.claim import Verification, VerifyAnswer
+from hztune.verifying.claim import Verification
 from hztune.verifying.history import Recheck
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=timezone.utc)
 HERE = {"kernel": "6.1.0", "library": "0.1.0 abc", "program:web": "abc"}
 
 
-def check(at=NOW, answer="holds", ratio=1.1):
+def check(at=NOW, answer="holds"):
     return Recheck(
         at=at.strftime("%Y-%m-%dT%H:%M:%SZ"),
         profile="0123456789abcdef",
@@ -36,15 +35,11 @@ def check(at=NOW, answer="holds", ratio=1.1):
         answer=answer,
         why="the gain is there",
         pairs=8,
-        found=Ratio(ratio, ratio - 0.02, ratio + 0.02),
+        found=Ratio(1.1, 1.08, 1.12),
         claimed=Ratio(1.14, 1.1, 1.2),
         rss_ratio=1.05,
         here=HERE,
     )
-
-
-def finding(answer, low=0.08, high=0.12):
-    return Verification(answer, "so it was made up", Interval(0.1, low, high, 8), 1.05)
 
 
 @pytest.fixture
@@ -65,20 +60,18 @@ def tuned(make_profile, core_build, monkeypatch):
     )
 
 
-@dataclass
 class Folder:
     """Profiles in a folder, and what measuring each again shows: it holds where nothing is said."""
 
-    path: Path
-    tuned: Profile
-    capsys: pytest.CaptureFixture[str]
-    answers: dict[str, VerifyAnswer] = field(default_factory=dict)
-    given_s: list[float] = field(default_factory=list)
+    def __init__(self, path, tuned, capsys):
+        self.path, self.tuned, self.capsys = path, tuned, capsys
+        self.answers, self.given_s = {}, []
 
     def verify(self, tuned, programs, budget_s, *_):
         self.given_s.append(budget_s)
         name = programs[0].argv[-1] if programs else tuned.workload.name
-        return finding(self.answers.get(name, "holds"))
+        answer = self.answers.get(name, "holds")
+        return Verification(answer, "so it was made up", Interval(0.1, 0.08, 0.12, 8), 1.05)
 
     def save(self, name, words=None, **changes):
         """Saves a profile; that of a program with words has them beside it."""

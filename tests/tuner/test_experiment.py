@@ -6,7 +6,7 @@ import json
 import math
 import runpy
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,8 @@ from lab.run import RESULTS, UNFINISHED, run
 from hztune.blocks import Arm
 from hztune.errors import UsageError
 from hztune.progress import Reporter
+
+from .conftest import Listener
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
@@ -74,12 +76,11 @@ def truth(arm):
     return Truth(math.log(1.25), rss_kb=80_000) if "shards" in arm.config else Truth()
 
 
-@dataclass
 class Bench:
     """Makes replaying executors, and remembers for which rows; the user may stop one of them."""
 
-    stop_at: str = ""
-    rows: list[str] = field(default_factory=list)
+    def __init__(self, stop_at=""):
+        self.stop_at, self.rows = stop_at, []
 
     def __call__(self, contenders, machine, seed):
         def make(spec):
@@ -121,12 +122,6 @@ def report(folder):
     return examine(definition.load(folder))
 
 
-def cut(folder, at):
-    """Ends the definition where `at` stands for the first time."""
-    path = folder / "experiment.toml"
-    path.write_text(path.read_text().partition(at)[0])
-
-
 @pytest.fixture
 def script(monkeypatch, capsys):
     """Runs experiments/run.py or report.py in this process; gives what it prints."""
@@ -160,7 +155,7 @@ REFUSED = {  # by what is said, what is changed to what
     "frozen": ('allocator = "hz"', 'allocator = "hz"\nbuild = "golden"'),
     "only hz has builds": ('allocator = "snmalloc"', 'allocator = "snmalloc"\nbuild = "frozen"'),
     "profile is": ("params = { shards = 4 }", 'profile = "../l.json"'),
-    "instructions are counted with one": ("[1, 2]", "[2]\n[instructions]"),
+    "instructions are counted with one": ("[1, 2]", "[2]", "schema", "instructions = true\nschema"),
     "wx": ("[1, 2]", "1\nparams = { wx = 1 }"),
     "control": ('name = "default"', 'name = "default"\nif_installed = true'),
     "program.0. is '/bin/true'": ('workload = ["lifo", "larson"]', "program = ['/bin/true']"),
@@ -171,10 +166,8 @@ REFUSED = {  # by what is said, what is changed to what
 
 @pytest.mark.parametrize("said", REFUSED)
 def test_a_definition_that_is_wrong_is_refused(said, folder):
-    edited(folder, *REFUSED[said])
-    if "instructions" in said:
-        edited(folder, "[2]\n[instructions]", "[2]")
-        edited(folder, "pairs = 5", "pairs = 5\ninstructions = true")
+    for old, new in zip(REFUSED[said][::2], REFUSED[said][1::2], strict=True):
+        edited(folder, old, new)
     with pytest.raises(UsageError, match=said) as refusal:
         definition.load(folder)
     assert "experiment.toml" in str(refusal.value)
@@ -185,13 +178,11 @@ def test_a_definition_that_is_wrong_is_refused(said, folder):
 
 def test_a_run_leaves_results_that_the_report_confirms(folder):
     assert report(folder).finding == NOT_MEASURED
-    said: list[str] = []
-    reporter = Reporter()
-    reporter.say = said.append
-    done = run(definition.load(folder), reporter, executors=Bench())
+    listener = Listener()
+    done = run(definition.load(folder), listener, executors=Bench())
     assert (done.stopped, done.path) == (False, folder / RESULTS)
     assert [each.name for each in done.record.contenders] == ["default", "sharded"]
-    assert any("left out: snmalloc is not installed" in line for line in said)
+    assert any("left out: snmalloc is not installed" in line for line in listener.lines)
     assert not (folder / UNFINISHED).exists()
     found = report(folder)
     assert (found.problems, found.finding) == ((), "Four shards are 1.25 times as fast.")
@@ -242,7 +233,8 @@ def test_a_real_experiment_builds_counts_and_confirms(folder, script):
     edited(folder, '["lifo", "larson"]\nthreads = [1, 2]', '"lifo"\nthreads = 1')
     edited(folder, '[[arm]]\nallocator = "snmalloc"\nif_installed = true\n', "")
     edited(folder, 'per = "flushes"', 'per = "ops"')
-    cut(folder, "[[figure]]")
+    path = folder / "experiment.toml"
+    path.write_text(path.read_text().partition("[[figure]]")[0])
     script("run", folder, "--budget", "3s")
     found = report(folder)
     assert found.problems == ()

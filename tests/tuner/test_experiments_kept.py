@@ -109,18 +109,6 @@ def script(monkeypatch):
     return import_module
 
 
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Starts one that was imported; gives what it prints."""
-
-    def start(module, *words):
-        monkeypatch.setattr(sys, "argv", [str(module.__file__), *map(str, words)])
-        module.main()
-        return capsys.readouterr().out
-
-    return start
-
-
 class Nearest(NamedTuple):
     """Says of every configuration what was measured at the recorded one that is nearest to it."""
 
@@ -134,22 +122,19 @@ class Nearest(NamedTuple):
         return found
 
 
-@pytest.fixture
-def regret(script, monkeypatch):
-    regret = script("regret")
-    monkeypatch.setattr(regret, "fitted", Nearest)
-    return regret
-
-
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_every_program_says_how_it_is_used(name, script, run, capsys):
+def test_every_program_says_how_it_is_used(name, script, monkeypatch, capsys):
+    module = script(name)
+    monkeypatch.setattr(sys, "argv", [str(module.__file__), "--help"])
     with pytest.raises(SystemExit, match=r"^0$"):
-        run(script(name), "--help")
+        module.main()
     assert capsys.readouterr().out.startswith("usage: ")
 
 
 @pytest.mark.parametrize("path", LANDSCAPES[:2], ids=lambda path: path.stem)
-def test_a_recorded_landscape_can_be_searched_for_ever(path, regret):
+def test_a_recorded_landscape_can_be_searched_for_ever(path, script, monkeypatch):
+    regret = script("regret")
+    monkeypatch.setattr(regret, "fitted", Nearest)
     surface = regret.Surface.read(path)
     found = json.loads(path.read_text())
     space = surface.space
@@ -186,13 +171,6 @@ assert RECORDINGS, f"{ENGINE} holds no recorded noise"
 STUDIES = 4
 
 
-@pytest.fixture(scope="module")
-def studies():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ENGINE)
-        return import_module("studies")
-
-
 def many(studies, numbers, sources=RECORDINGS, budget_s=180.0, gain=1.0):
     """What studies came to, by the name of their noise."""
     told = (studies.study_number(n, sources, budget_s, gain, studies.WINNER) for n in numbers)
@@ -200,7 +178,8 @@ def many(studies, numbers, sources=RECORDINGS, budget_s=180.0, gain=1.0):
 
 
 @pytest.mark.slow
-def test_equals_are_not_claimed_gains_are_found_and_intervals_cover(studies):
+def test_equals_are_not_claimed_gains_are_found_and_intervals_cover(script):
+    studies = script("studies")
     total = studies.summed(many(studies, range(STUDIES)).values())
     assert total["studies"] == STUDIES
     assert total["finalists"] >= STUDIES  # or nothing was put to the proof
@@ -213,7 +192,8 @@ def test_equals_are_not_claimed_gains_are_found_and_intervals_cover(studies):
 
 
 @pytest.mark.slow
-def test_every_odd_noise_brings_hardly_a_false_claim(studies):
+def test_every_odd_noise_brings_hardly_a_false_claim(script):
+    studies = script("studies")
     noises = [*studies.odd.ODD]
     found = many(studies, range(len(noises)), noises, 60.0, gain=0.0)
     assert [*found] == sorted(noises)

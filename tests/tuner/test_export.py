@@ -6,19 +6,19 @@ import json
 import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 from msgspec import structs
+from tests.conftest import finished
 
 from hztune import api, artifacts, export
 from hztune.errors import NoGainError, UsageError
 from hztune.profile import AllocatorId, Claim, MemoryClaim, Objective
 from hztune.verifying.running import examine
 
-from .conftest import TUNED
+from .conftest import TUNED, put
 
 EVERY = ["hz", *TUNED]
 CASES = [
@@ -45,8 +45,7 @@ def expected(profile, library=None):
 
 def printed_environment(*command, **extra):
     """What `env -0`, at the end of `command`, says its environment is."""
-    base = {"PATH": os.environ["PATH"], **extra}
-    done = subprocess.run(command, env=base, capture_output=True, text=True, check=True)
+    done = finished(command, env={"PATH": os.environ["PATH"], **extra}, check=True)
     return dict(entry.split("=", 1) for entry in done.stdout.split("\0") if entry)
 
 
@@ -158,25 +157,17 @@ def test_sh_sets_the_variables_of_the_shell_that_sources_it_until_they_are_undon
 
 
 @pytest.mark.parametrize("allocator", EVERY)
-def test_the_wrapper_puts_it_in_effect(allocator, profile_of, tmp_path):
+def test_the_wrapper_puts_it_in_effect(allocator, profile_of, started, tmp_path):
     """PHP's extensions are loaded with RTLD_DEEPBIND, which no preloaded allocator survives."""
     profile, script = profile_of(allocator), tmp_path / "run-tuned"
     script.write_text(export.render(profile, "wrapper"))
     script.chmod(0o755)
-    done = subprocess.run([script, "sh", "-c", 'echo "$#:$2"; exit 7', "sh", "a b", "c  d"],
-                          capture_output=True, text=True)  # fmt: skip
+    done = finished([script, "sh", "-c", 'echo "$#:$2"; exit 7', "sh", "a b", "c  d"])
     assert (done.stdout, done.returncode) == ("2:c  d\n", 7)
-    done = subprocess.run([script, "php", "-r", "echo 1;"], capture_output=True, text=True)
+    done = finished([script, "php", "-r", "echo 1;"])
     assert (done.returncode, done.stdout) == (0, "1")
-    with subprocess.Popen(
-        [script, "python3", "-S", "-c", "print('x', flush=True); input()"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={"PATH": "/usr/bin:/bin"},
-    ) as child:
-        assert child.stdout.readline() == b"x\n"
-        report = examine(profile, child.pid)
-        child.communicate(b"\n", timeout=30)
+    words = [script, "python3", "-S", "-c", "print('ready', flush=True); input()"]
+    report = examine(profile, started(words, PATH="/usr/bin:/bin").pid)
     assert report.in_effect, report.faults
     assert {row.name: row.found for row in report.rows} == profile.params
 
@@ -184,16 +175,12 @@ def test_the_wrapper_puts_it_in_effect(allocator, profile_of, tmp_path):
 @pytest.mark.parametrize("content", ["hz", "jemalloc", 'Environment="A=%z"', "Enviroment=A=1"])
 def test_systemd_accepts_no_wrong_drop_in(content, profile_of, tmp_path):
     is_right = content in EVERY
-    units = tmp_path / "etc" / "systemd" / "system"
-    (units / "app.service.d").mkdir(parents=True)
-    (units / "app.service").write_text("[Service]\nExecStart=/bin/true\n")
-    (units / "app.service.d" / "50-hztune.conf").write_text(
-        export.render(profile_of(content), "systemd") if is_right else f"[Service]\n{content}\n"
-    )
+    text = export.render(profile_of(content), "systemd") if is_right else f"[Service]\n{content}\n"
+    unit = {"app.service": "[Service]\nExecStart=/bin/true\n"}
+    put(tmp_path / "etc/systemd/system", {**unit, "app.service.d/50-hztune.conf": text})
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "true").symlink_to("/bin/true")
-    command = ["systemd-analyze", "verify", f"--root={tmp_path}", "app.service"]
-    said = subprocess.run(command, capture_output=True, text=True).stderr
+    said = finished(["systemd-analyze", "verify", f"--root={tmp_path}", "app.service"]).stderr
     assert ("50-hztune.conf" in said) != is_right, said
 
 
@@ -261,21 +248,13 @@ OWN = "            - {name: LD_PRELOAD, value: /opt/own.so}\n"
 def test_a_component_of_kustomize_appends_to_what_the_pod_preloads(
     own, allocator, profile_of, tmp_path
 ):
-    (tmp_path / "hztune").mkdir()
     component = export.render(profile_of(allocator), "kustomize")
-    (tmp_path / "hztune" / "kustomization.yaml").write_text(component)
-    (tmp_path / "pod.yaml").write_text(POD + own)
+    put(tmp_path, {"hztune/kustomization.yaml": component, "pod.yaml": POD + own})
     (tmp_path / "kustomization.yaml").write_text("resources: [pod.yaml]\ncomponents: [hztune]\n")
-    done = subprocess.run(
-        ["kubectl", "kustomize", tmp_path], capture_output=True, text=True, check=True
-    )
-    built = yaml.safe_load(done.stdout)
+    built = yaml.safe_load(finished(["kubectl", "kustomize", tmp_path], check=True).stdout)
     assert built["kind"] == "Deployment", "the source of the replacement is not built"
-    pod = built["spec"]["template"]["spec"]
-    env = {
-        each["name"]: {one["name"]: one["value"] for one in each["env"]}
-        for each in pod["containers"]
-    }
+    pod = built["spec"]["template"]["spec"]["containers"]
+    env = {each["name"]: {one["name"]: one["value"] for one in each["env"]} for each in pod}
     wanted = {"TZ": "UTC", **expected(profile_of(allocator), IN_IMAGE)}
     parts = [*(["/opt/own.so"] if own else []), *filter(None, [wanted.pop("LD_PRELOAD", "")])]
     assert env["sidecar"] == {"LD_PRELOAD": "/opt/proxy.so"}
@@ -307,12 +286,11 @@ def test_cmake_writes_the_header_by_its_script(make_profile, tmp_path):
     assert "default 256 */\n#define HZ_CONFIG_MAGAZINE_CAP 512" in found
     assert "#define HZ_CONFIG_DEPOT_LOCK HZ_DEPOT_LOCK_SPIN" in found
     assert "HZ_CONFIG_SHARDS HZ_AUTO" in at_defaults
-    (tmp_path / "tuned.cmake").write_text(export.render(make_profile(), "cmake"))
     lists = "cmake_minimum_required(VERSION 3.20)\nproject(x NONE)\n"
-    (tmp_path / "CMakeLists.txt").write_text(lists)
+    script = export.render(make_profile(), "cmake")
+    put(tmp_path, {"tuned.cmake": script, "CMakeLists.txt": lists})
     build = tmp_path / "build"
-    command = ["cmake", "-C", tmp_path / "tuned.cmake", "-S", tmp_path, "-B", build]
-    subprocess.run(command, check=True, capture_output=True)
+    finished(["cmake", "-C", tmp_path / "tuned.cmake", "-S", tmp_path, "-B", build], check=True)
     assert (build / "hz_config.h").read_text() == header
     cache = (build / "CMakeCache.txt").read_text()
     assert f"HZ_CONFIG_HEADER:FILEPATH={build}/hz_config.h" in cache
@@ -328,10 +306,7 @@ def linked(compiled):
     def run(source, main, *flags, **environment):
         text = f"{source}\n#include <stdio.h>\n{main}"
         program = compiled("main", text, "-Wall", "-Wextra", "-Werror", *flags)
-        done = subprocess.run(
-            [program], env=environment, capture_output=True, text=True, check=True
-        )
-        return done.stdout.split()
+        return finished([program], env=environment, check=True).stdout.split()
 
     return run
 
@@ -389,7 +364,7 @@ def test_the_jemalloc_source_acts(profile_of, linked):
     assert f'b"{conf}\\0"' in export.render(tuned, "rust-jemalloc")
 
 
-def test_the_mimalloc_source_acts(profile_of, linked):
+def test_the_mimalloc_source_acts(profile_of, make_profile, linked):
     text = export.render(profile_of("mimalloc"), "c-mimalloc")
     options = dict(re.findall(r"mi_option_set\((mi_option_\w+), (\d+)\);", text))
     assert len(options) == len(profile_of("mimalloc").environment) > 0
@@ -397,7 +372,5 @@ def test_the_mimalloc_source_acts(profile_of, linked):
     main = f"#include <mimalloc.h>\nint main(void) {{\n{reads}}}\n"
     assert linked(text, main, "-lmimalloc") == list(options.values())
     newer = AllocatorId("mimalloc", "2.1.7", "libmimalloc.so.2", "c" * 64)
-    sized = structs.replace(
-        profile_of("mimalloc"), allocator=newer, params={"arena_reserve": 65536}
-    )
+    sized = make_profile({"arena_reserve": 65536}, allocator=newer)
     assert "mi_option_arena_reserve, 65536);" in export.render(sized, "c-mimalloc"), "in KiB"

@@ -32,6 +32,8 @@ from hztune.govern.observe import Observation, Watched
 from hztune.govern.policy import Brakes, FigureSource, Policy, PolicyArm
 from hztune.stats.intervals import has_won, lower_end, upper_end
 
+from .conftest import processes_naming
+
 ARMS = ("start", "lean")
 LOOK_S = 0.5
 
@@ -174,10 +176,8 @@ def test_what_costs_less_and_serves_less_is_left_alone_even_if_the_policy_names_
 
 
 def test_a_look_that_could_not_read_the_figure_tells_nothing_of_a_setting():
-    counted = FigureSource(command="x", counts_work=True)
-    actions, _ = governed(
-        chosen(figure=counted), seconds=2400.0, work=lambda arm: 100.0, unread=0.3
-    )
+    of = chosen(figure=FigureSource(command="x", counts_work=True))
+    actions, _ = governed(of, seconds=2400.0, work=lambda arm: 100.0, unread=0.3)
     came = [
         float(each.told.split("came ")[1].split("x")[0]) for each in actions if "came" in each.told
     ]
@@ -335,17 +335,15 @@ def live(family):
 
 # ---- a process -----------------------------------------------------------------------------------
 
-BUSY = "import time\nwhile True:\n x = [bytes(9999) for _ in range(99)]\n time.sleep(0.01)"
+READY = "import time\nprint('ready', flush=True)\n"
+BUSY = READY + "while True:\n x = [bytes(9999) for _ in range(99)]\n time.sleep(0.01)"
 
 
 @pytest.fixture
-def busy():
+def busy(started):
     """A Python on hz that takes requests."""
     env = {**os.environ, "HZ_CONTROL": "1", "LD_PRELOAD": str(artifacts.library())}
-    child = subprocess.Popen([sys.executable, "-c", BUSY], env=env)
-    yield child
-    child.kill()
-    child.wait()
+    return started([sys.executable, "-c", BUSY], **env)
 
 
 def decay(child):
@@ -376,29 +374,26 @@ def test_a_governed_process_has_its_own_settings_again_whatever_ends_the_governo
     assert (first["what"], first["arm"], second["what"]) == ("switched", "lean", "let go")
 
 
-HOLDS = "import time\nx = [bytes(9999) for _ in range(9999)]\n"
+HOLDS = "x = [bytes(9999) for _ in range(9999)]\n"
 FREES = {
-    "before": "del x[:-1]\nprint(flush=True)\ninput()",
-    "later": "print(flush=True)\ntime.sleep(0.5)\ndel x[:-1]\ninput()",
+    "before": f"del x[:-1]\n{READY}input()",
+    "later": f"{READY}time.sleep(0.5)\ndel x[:-1]\ninput()",
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("freed", FREES)
-def test_an_arm_that_trims_returns_what_was_freed_before_it_began_and_later(freed, monkeypatch):
+def test_an_arm_that_trims_returns_what_was_freed_before_it_began_and_later(
+    freed, monkeypatch, started
+):
     monkeypatch.setattr(steer, "_RENEWED_S", 0.1)
     monkeypatch.setattr(steer, "_TRIMMED_S", 0.1 if freed == "later" else 60.0)
     lean = PolicyArm("lean", {"glibc": {"top_pad": 0}}, ("idle", "steady"), True)
     env = {**os.environ, "HZ_CONTROL": "1", "LD_PRELOAD": str(artifacts.agent())}
-    command = [sys.executable, "-c", HOLDS + FREES[freed]]
-    with subprocess.Popen(command, env=env, stdin=-1, stdout=-1) as child:
-        assert child.stdout is not None
-        child.stdout.readline()
-        assert Process.of(child.pid).memory().resident_bytes > 100_000_000
-        steer.steered(child.pid, Policy("", (lean,)), print, for_s=1.5)
-        held = Process.of(child.pid).memory().resident_bytes
-        child.kill()
-    assert held < 50_000_000
+    child = started([sys.executable, "-c", HOLDS + FREES[freed]], **env)
+    assert Process.of(child.pid).memory().resident_bytes > 100_000_000
+    steer.steered(child.pid, Policy("", (lean,)), print, for_s=1.5)
+    assert Process.of(child.pid).memory().resident_bytes < 50_000_000
 
 
 @pytest.mark.slow
@@ -422,34 +417,21 @@ def test_a_governor_that_run_starts_has_nothing_of_the_program_open_but_stderr()
     words = [sys.executable, "-m", "hztune", "run", "--govern", "lean-when-idle", "--", "cat"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(words, **pipes) as child:
-        await_true(lambda: governors_of(child.pid))
-        governor = governors_of(child.pid)[0]
-        own = opened(Path("/proc", str(child.pid), "fd").glob("[01]"))
-        assert len(own) == 2 and not own & opened((governor / "fd").iterdir())
+        governor = f"govern\0lean-when-idle\0--pid\0{child.pid}\0"
+        await_true(lambda: processes_naming(governor))
+        own = opened(child.pid, "[01]")
+        assert len(own) == 2 and not own & opened(processes_naming(governor)[0], "*")
         child.communicate(b"")
         assert child.returncode == 0
-    await_true(lambda: not governors_of(child.pid))
+    await_true(lambda: not processes_naming(governor))
 
 
-def opened(descriptors):
+def opened(pid, pattern):
     found = set()
-    for each in descriptors:
+    for each in Path("/proc", str(pid), "fd").glob(pattern):
         with suppress(FileNotFoundError):  # closed since it was listed
             found.add(os.readlink(each))
     return found
-
-
-def governors_of(pid):
-    words = f"govern\0lean-when-idle\0--pid\0{pid}\0".encode()
-    return [each.parent for each in Path("/proc").glob("[0-9]*/cmdline")
-            if words in text_of(each)]  # fmt: skip
-
-
-def text_of(path):
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
 
 
 @pytest.mark.slow
