@@ -51,8 +51,11 @@ def test_a_study_comes_to_its_verdict_and_keeps_each_block_though_workers_are_ki
 ):
     """Only four are killed: each takes seconds to start again, and without one nothing goes on."""
     monkeypatch.setenv("HZTUNE_CORE", str(core_build))
+
     # a second is a hundred lines of its log: what the machine does beside changes none
-    log_s = lambda: (tmp_path / SAMPLES).read_bytes().count(b"\n") / 100.0  # noqa: E731
+    def log_s():
+        return (tmp_path / SAMPLES).read_bytes().count(b"\n") / 100.0
+
     monkeypatch.setattr(session, "system_clock", log_s)
     chance, over, killed = Random(1), threading.Event(), []
 
