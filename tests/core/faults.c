@@ -48,9 +48,7 @@ static void require_recovered(void)
     fails = false;
     for (size_t i = 0; i < COUNT(blocks); i++) {
         const size_t size = (i * i * 37) % 60000 + 1;
-        blocks[i] = malloc(size);
-        require(blocks[i] != NULL, "after recovery there are no %zu bytes", size);
-        memset(blocks[i], 1, size);
+        blocks[i] = filled_block(malloc(size), size);
     }
     for (size_t i = 0; i < COUNT(blocks); i++) free(blocks[i]);
 }
@@ -183,5 +181,5 @@ __attribute__((constructor(101))) static void begin_under_a_limit(void)
     failing_call = larger_than != 0 ? SYS_mmap : ALL_CALLS;
     fails = larger_than != 0;
     first = 1;
-    churn_may_fail = true;
+    shadow_may_fail = true;
 }

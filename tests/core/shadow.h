@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <malloc.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,6 +23,9 @@ typedef struct shadow {
     uint64_t key;         /* seeds the pattern */
     uint64_t word;        /* in place of the pattern's second word; 0: none */
 } shadow;
+
+static bool shadow_is_sparse; /* whether only the first and the last byte of a block are filled */
+static bool shadow_may_fail;  /* whether memory may be refused, with ENOMEM */
 
 enum { SHADOW_LEARNT_BYTES = 131072 }; /* of longer blocks nothing is left when they are free */
 static uint64_t shadow_seals[SHADOW_LEARNT_BYTES / 16 + 1]; /* by usable size, less the address */
@@ -60,6 +64,7 @@ static inline unsigned char shadow_byte(const shadow *entry, size_t at)
 /* Large blocks are written at both ends and once a cache line between. */
 static inline size_t shadow_stride(size_t at, size_t size)
 {
+    if (shadow_is_sparse && at + 1 < size) return size - 1 - at;
     return at < 512 || at + 512 >= size ? 1 : 64;
 }
 
@@ -84,33 +89,44 @@ static inline void shadow_verify(const shadow *entry, size_t size, const char *w
 
 /* ---- what becomes of a block ---------------------------------------------------------------- */
 
+/* The block, if it must be one. */
+static inline void *shadow_granted(void *block, size_t size)
+{
+    const bool is_well = block != NULL || (shadow_may_fail && errno == ENOMEM);
+    require(is_well, "no memory for %zu bytes: errno %d", size, errno);
+    return block;
+}
+
 static inline void *shadow_take_aligned(uint64_t draw, size_t *alignment, size_t size)
 {
     void *block = NULL;
     *alignment = (size_t)16 << (draw >> 8) % 11;
     if (draw % 3 == 0) return memalign(*alignment, size);
     if (draw % 3 == 1) return aligned_alloc(*alignment, size);
-    require(posix_memalign(&block, *alignment, size) == 0, "posix_memalign of %zu bytes", size);
+    const int why = posix_memalign(&block, *alignment, size);
+    require(why == (block != NULL ? 0 : ENOMEM), "posix_memalign of %zu bytes: %d", size, why);
     return block;
 }
 
+/* Writes to all of it, so that a calloc that trusts a failed purge is seen. */
 static inline unsigned char *shadow_take_zeroed(size_t size)
 {
     unsigned char *block = calloc(1, size);
-    for (size_t at = 0; block != NULL && at < size; at += shadow_stride(at, size))
+    for (size_t at = 0; block != NULL && at < size; at += at < 4096 || at + 512 >= size ? 1 : 64)
         require(block[at] == 0, "byte %zu of calloc(1, %zu) is %d", at, size, block[at]);
-    return block;
+    return block != NULL ? memset(block, 0xd1, size) : NULL;
 }
 
 /* By one of seven entry points, and fills all of it that is usable, or what was asked for. */
 static inline void shadow_take(shadow *entry, uint64_t draw, size_t size)
 {
     size_t alignment = 16;
+    errno = 0;
     void *block = draw % 8 == 0   ? shadow_take_zeroed(size)
                   : draw % 8 == 1 ? shadow_take_aligned(draw >> 8, &alignment, size)
                   : draw % 8 == 2 ? realloc(NULL, size)
                                   : malloc(size);
-    require(block != NULL, "no memory for %zu bytes: errno %d", size, errno);
+    if (shadow_granted(block, size) == NULL) return;
     require(((uintptr_t)block & (alignment - 1)) == 0, "%zu bytes at %zu gave %p", size, alignment,
             block);
     const size_t usable = malloc_usable_size(block);
@@ -123,8 +139,10 @@ static inline void shadow_take(shadow *entry, uint64_t draw, size_t size)
 static inline void shadow_resize(shadow *entry, size_t size)
 {
     shadow_verify(entry, entry->size, "before realloc");
-    entry->block = realloc(entry->block, size);
-    require(entry->block != NULL, "no memory to resize to %zu bytes", size);
+    errno = 0;
+    unsigned char *block = shadow_granted(realloc(entry->block, size), size);
+    if (block == NULL) return;
+    entry->block = block;
     shadow_verify(entry, size < entry->size ? size : entry->size, "after realloc");
     entry->size = size;
     shadow_fill(entry);
@@ -132,8 +150,10 @@ static inline void shadow_resize(shadow *entry, size_t size)
 
 static inline void shadow_release(shadow *entry)
 {
+    const int before = errno;
     shadow_verify(entry, entry->size, "before free");
     free(entry->block);
+    require(errno == before, "free of %zu bytes set errno to %d", entry->size, errno);
     entry->block = NULL;
 }
 
