@@ -13,10 +13,7 @@
 
 enum { SIZE = 512, BLOCKS = 4096, ASKED = 64, OTHER_SIZE = 64, LOOKS = 20 };
 
-static void let_decay(void)
-{
-    while (hz_decay()) continue;
-}
+_Atomic uint64_t os_ms = 1000;
 
 static void pass_delay(void)
 {
@@ -183,10 +180,4 @@ CHECK("threads at work share the bytes of magazines after an uptime of 18 days, 
     (void)pthread_barrier_init(&barrier, NULL, AT_WORK);
     crowd_start(&threads, AT_WORK, share_the_bytes);
     crowd_end(&threads);
-}
-
-int main(int argc, char **argv)
-{
-    os_ms = 1000;
-    return run_checks(argc, argv);
 }

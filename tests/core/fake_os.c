@@ -8,9 +8,15 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "internal.h"
 #include "os.h"
 
-_Atomic uint64_t os_ms;
+__attribute__((weak)) _Atomic uint64_t os_ms;
+
+void let_decay(void)
+{
+    while (hz_decay()) continue;
+}
 
 long os_call_behind(long number, const long w[HZ_OS_CALL_WORDS])
 {

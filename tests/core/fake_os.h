@@ -15,8 +15,12 @@
 long os_call(long number, const long words[HZ_OS_CALL_WORDS]);
 long os_call_behind(long number, const long words[HZ_OS_CALL_WORDS]);
 
-/* hz's time in ms, which only the program moves; 0: the system's. */
+/* hz's time in ms, which only the program moves; 0: the system's. A program may define where it
+ * begins. */
 extern _Atomic uint64_t os_ms;
+
+/* All that is due by then goes back. */
+void let_decay(void);
 
 /* The program's, or else the same: hz's exact time. */
 uint64_t os_ns(void);

@@ -32,7 +32,10 @@ enum {
 
 /* ---- between hz and the system -------------------------------------------------------------- */
 
+_Atomic uint64_t os_ms = 1000;
+
 static size_t returned_bytes, largest_bytes, return_count;
+static size_t in_this_call, most_in_a_call; /* bytes that this call has returned, and one at most */
 static void (*meanwhile)(void); /* what happens while memory goes back */
 static bool refuses;            /* whether the system takes none back */
 static uintptr_t locked, unlocked; /* it takes none between the two */
@@ -42,8 +45,10 @@ long os_call(long number, const long words[HZ_OS_CALL_WORDS])
     const size_t bytes = (size_t)words[1];
     if (number == SYS_madvise && words[2] == MADV_DONTNEED) {
         returned_bytes += bytes;
+        in_this_call += bytes;
         return_count++;
         if (bytes > largest_bytes) largest_bytes = bytes;
+        if (in_this_call > most_in_a_call) most_in_a_call = in_this_call;
         if (meanwhile != NULL) meanwhile();
         if (refuses || ((uintptr_t)words[0] < unlocked && (uintptr_t)words[0] + bytes > locked))
             return -EINVAL;
@@ -53,35 +58,25 @@ long os_call(long number, const long words[HZ_OS_CALL_WORDS])
 
 /* ---- what a program does -------------------------------------------------------------------- */
 
-static size_t most_in_a_call; /* bytes that a call has returned at most */
-
-static void note_call(size_t before)
-{
-    if (returned_bytes - before > most_in_a_call) most_in_a_call = returned_bytes - before;
-}
-
 static void *take(size_t size)
 {
-    const size_t before = returned_bytes;
+    in_this_call = 0;
     void *block = hz_malloc(size);
     require(block != NULL, "no block of %zu bytes", size);
-    note_call(before);
     return block;
 }
 
 static void give(void *block)
 {
-    const size_t before = returned_bytes;
+    in_this_call = 0;
     hz_free(block);
-    note_call(before);
 }
 
 static void *resize(void *block, size_t size)
 {
-    const size_t before = returned_bytes;
+    in_this_call = 0;
     void *resized = hz_realloc(block, size);
     require(resized != NULL, "no block of %zu bytes", size);
-    note_call(before);
     return resized;
 }
 
@@ -114,11 +109,6 @@ static void load(size_t blocks, uint64_t every_ms, size_t rounds)
 static size_t dirty_bytes(void)
 {
     return hz_usage_now().free_bytes;
-}
-
-static void let_decay(void)
-{
-    while (hz_decay()) continue;
 }
 
 /* ---- by age --------------------------------------------------------------------------------- */
@@ -435,10 +425,4 @@ CHECK("a child goes on with what its thread was returning")
     let_decay();
     require(dirty_bytes() == 0, "%zu bytes stay", dirty_bytes());
     if (getpid() != parent) _exit(0);
-}
-
-int main(int argc, char **argv)
-{
-    os_ms = 1000;
-    return run_checks(argc, argv);
 }

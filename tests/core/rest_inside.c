@@ -23,6 +23,8 @@ enum { BLOCKS = 4096, SIZE = 1024, SOME_SLEEPS = 100 };
 
 /* ---- between hz and the system -------------------------------------------------------------- */
 
+_Atomic uint64_t os_ms = 1000;
+
 static atomic_uint lateness = 1;     /* how many times as long as asked a sleep takes */
 static atomic_bool is_cut_short;     /* whether a signal ends each sleep after a millisecond */
 static atomic_uint asked_for_ms[2];  /* what the first ones were to take */
@@ -71,12 +73,6 @@ static void leave_much_unused(void)
     static void *blocks[BLOCKS];
     for (size_t i = 0; i < BLOCKS; i++) blocks[i] = hz_malloc(SIZE);
     for (size_t i = 0; i < BLOCKS; i++) hz_free(blocks[i]);
-}
-
-/* As a tick of a slow path does. */
-static void visit_the_depots(void)
-{
-    while (hz_decay()) continue;
 }
 
 static const hz_thread_calls calls = {pthread_create, pthread_join, NULL};
@@ -190,7 +186,7 @@ CHECK("a free that was held up wakes it")
 
 CHECK("while the program works it does nothing")
 {
-    during = visit_the_depots;
+    during = let_decay; /* as a tick of a slow path does */
     bring_the_background_thread();
     wait_for_sleeps(SOME_SLEEPS);
     require(rounds() == 0, "%llu rounds", (unsigned long long)rounds());
@@ -204,7 +200,7 @@ static void visit_in_the_middle(void)
     const uint64_t end_ms = os_ms;
     during = NULL;
     os_ms = end_ms - (uint64_t)hz_cfg.rest_ms / 2;
-    visit_the_depots();
+    let_decay();
     os_ms = end_ms;
 }
 
@@ -355,7 +351,7 @@ CHECK("the slots of heaps whose threads ended cost no memory, and come again")
 static void visit_once(void)
 {
     during = NULL;
-    visit_the_depots();
+    let_decay();
 }
 
 CHECK("what threads left is returned, although main worked for a moment after their end")
@@ -368,15 +364,9 @@ CHECK("what threads left is returned, although main worked for a moment after th
 
 CHECK("it ends while main works on alone")
 {
-    during = visit_the_depots;
+    during = let_decay;
     let_a_thread_come_and_go();
     bring_the_background_thread();
     wait_until_it_ends();
     require(rounds() == 0, "%llu rounds", (unsigned long long)rounds());
-}
-
-int main(int argc, char **argv)
-{
-    os_ms = 1000;
-    return run_checks(argc, argv);
 }
