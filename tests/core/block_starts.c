@@ -125,13 +125,14 @@ CHECK("no block starts at an odd address")
     }
 }
 
-/* Where a block starts and far from there; one in 2^17 may be mistaken, or in 2^16. */
-static void require_far_told(const struct extent *extent, unsigned most_shift)
+/* Of addresses that are far from where a block starts: one in 2^most_shift may be mistaken. */
+static void require_far_told(const struct extent *extent, bool only_powers, unsigned most_shift)
 {
     uint64_t tried = 0, mistaken = 0;
+    const uint64_t last = extent->end / (only_powers ? 2 : 3) / HZ_PAGE_BYTES * HZ_PAGE_BYTES;
     for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
-        const uint64_t last = extent->end / 3 / HZ_PAGE_BYTES * HZ_PAGE_BYTES;
         hz_page_entry page = entry_of(class_, last);
+        if (only_powers && (hz_class_bytes[class_] & (hz_class_bytes[class_] - 1)) != 0) continue;
         for (uint64_t far = extent->sharing_bytes; far < last; far += extent->sharing_bytes) {
             tried += 2;
             mistaken += remainder(&page, last - far) < extent->end;
@@ -141,28 +142,11 @@ static void require_far_told(const struct extent *extent, unsigned most_shift)
     require(mistaken <= tried >> most_shift, "%" PRIu64 " of %" PRIu64, mistaken, tried);
 }
 
-CHECK("nearly nothing that is far away passes for a block")
+CHECK("nearly nothing that is far away passes for a block, and nothing for one of 2^n bytes")
 {
-    require_far_told(&extents[0], 16);
-    require_far_told(&extents[1], 15);
-}
-
-static void require_powers_told(const struct extent *extent)
-{
-    const uint64_t last = extent->end / 2;
-    for (uint32_t class_ = 1; class_ <= HZ_CLASSES; class_++) {
-        if ((hz_class_bytes[class_] & (hz_class_bytes[class_] - 1)) != 0) continue;
-        hz_page_entry page = entry_of(class_, last);
-        for (uint64_t far = extent->sharing_bytes; far < last; far += extent->sharing_bytes) {
-            require(remainder(&page, last - far) >= extent->end, "%" PRIx64 " below", far);
-            require(remainder(&page, last + far) >= extent->end, "%" PRIx64 " above", far);
-        }
-    }
-}
-
-CHECK("of blocks of a power of two bytes nothing that is far away passes")
-{
-    for (size_t i = 0; i < COUNT(extents); i++) require_powers_told(&extents[i]);
+    require_far_told(&extents[0], false, 16);
+    require_far_told(&extents[1], false, 15);
+    for (size_t i = 0; i < COUNT(extents); i++) require_far_told(&extents[i], true, 63);
 }
 
 /* The arena takes no place that ends higher than its entries can tell. */
