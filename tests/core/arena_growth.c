@@ -86,10 +86,7 @@ CHECK("the arena goes on behind what others have mapped")
     page = require_gap(page, end_of_mapping(&hz_map.infos[page]));
     page =
         require_gap(page, end_of_mapping(&hz_map.free_bits[page << (HZ_PAGE_GRANULES_SHIFT - 6)]));
-    void *block = hz_malloc(100 << 20);
-    require(block != NULL, "no memory");
-    memset(block, 1, 100 << 20);
-    hz_free(block);
+    hz_free(filled_block(hz_malloc(100 << 20), 100 << 20));
 }
 
 /* Lets the process map `bytes` more. */

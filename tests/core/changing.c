@@ -146,12 +146,6 @@ CHECK_IN(60, "a child of a fork in a change can change, and begins with what its
     require_of_child(have_what_the_parent_has);
 }
 
-/* For ever if they do not come or go. */
-static void wait_for_threads(size_t count)
-{
-    while (threads_now() != count) usleep(1000);
-}
-
 static void have_a_background_thread_of_its_own(void)
 {
     require(threads_now() == 1, "the child has a thread already");

@@ -1,7 +1,6 @@
 /* The harness of the core's tests; what it offers is told in check.h. */
 #include "check.h"
 
-#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <signal.h>
@@ -66,6 +65,14 @@ static void describe(int status, unsigned seconds)
         printf("    exited with status %d\n", WEXITSTATUS(status));
 }
 
+static int status_of(pid_t child)
+{
+    int status = 0;
+    require(child > 0, "fork: %s", strerror(errno));
+    while (waitpid(child, &status, 0) < 0) require(errno == EINTR, "waitpid: %s", strerror(errno));
+    return status;
+}
+
 static int run_check(const check *this)
 {
     fflush(NULL);
@@ -75,13 +82,10 @@ static int run_check(const check *this)
         this->run();
         exit(0);
     }
-    int status = 0;
-    while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR) {
-    }
-    const int good = child > 0 && status == 0;
-    printf("%s - %s\n", good ? "ok" : "not ok", this->sentence);
-    if (!good) describe(status, this->seconds);
-    return good;
+    const int status = status_of(child);
+    printf("%s - %s\n", status == 0 ? "ok" : "not ok", this->sentence);
+    if (status != 0) describe(status, this->seconds);
+    return status == 0;
 }
 
 static void require_allocator(void)
@@ -157,7 +161,6 @@ void run_apart(void (*act)(void *), void *subject, unsigned seconds, ending *res
     memset(result, 0, sizeof *result);
     require(pipe(ends) == 0, "pipe: %s", strerror(errno));
     const pid_t child = fork();
-    require(child >= 0, "fork: %s", strerror(errno));
     if (child == 0) {
         become_child(seconds);
         (void)dup2(ends[1], STDERR_FILENO);
@@ -169,9 +172,7 @@ void run_apart(void (*act)(void *), void *subject, unsigned seconds, ending *res
     (void)close(ends[1]);
     drain(ends[0], result);
     (void)close(ends[0]);
-    int status = 0;
-    while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-    }
+    const int status = status_of(child);
     result->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
     result->status = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
 }
@@ -243,9 +244,7 @@ void crowd_end(const crowd *all)
 
 void require_child_ends(pid_t child)
 {
-    int status = 0;
-    require(child > 0, "fork: %s", strerror(errno));
-    while (waitpid(child, &status, 0) < 0) require(errno == EINTR, "waitpid: %s", strerror(errno));
+    const int status = status_of(child);
     require(status == 0, "the child's wait status is %d", status);
 }
 
@@ -258,6 +257,12 @@ void require_of_child(void (*act)(void))
         _exit(0);
     }
     require_child_ends(child);
+}
+
+void *filled_block(void *block, size_t size)
+{
+    require(block != NULL, "no memory for %zu bytes", size);
+    return memset(block, 1, size);
 }
 
 /* ---- numbers -------------------------------------------------------------------------------- */
@@ -305,39 +310,40 @@ uint64_t seed_chosen(uint64_t otherwise)
     return seed;
 }
 
+/* In the first line of a file that has it so. */
+static size_t number_in(const char *path, const char *format)
+{
+    char line[256];
+    size_t number = 0;
+    FILE *file = fopen(path, "r");
+    require(file != NULL, "cannot read %s", path);
+    while (number == 0 && fgets(line, sizeof line, file) != NULL)
+        (void)sscanf(line, format, &number);
+    (void)fclose(file);
+    require(number > 0, "%s has no \"%s\"", path, format);
+    return number;
+}
+
 /* From smaps_rollup: the counters of statm are kept per CPU, and may be off by hundreds of KiB.
  * Pages of files are left out, as they come and go with what code has run. */
 size_t resident_bytes(void)
 {
-    char line[256];
-    size_t kibibytes = 0;
-    FILE *file = fopen("/proc/self/smaps_rollup", "r");
-    require(file != NULL, "cannot read /proc/self/smaps_rollup");
-    while (kibibytes == 0 && fgets(line, sizeof line, file) != NULL)
-        (void)sscanf(line, "Anonymous: %zu", &kibibytes);
-    (void)fclose(file);
-    require(kibibytes > 0, "/proc/self/smaps_rollup has no Anonymous");
-    return kibibytes << 10;
+    return number_in("/proc/self/smaps_rollup", "Anonymous: %zu") << 10;
 }
 
 size_t mapped_bytes(void)
 {
-    size_t pages = 0;
-    FILE *file = fopen("/proc/self/statm", "r");
-    require(file != NULL && fscanf(file, "%zu", &pages) == 1, "cannot read /proc/self/statm");
-    (void)fclose(file);
-    return pages * (size_t)sysconf(_SC_PAGESIZE);
+    return number_in("/proc/self/statm", "%zu") * (size_t)sysconf(_SC_PAGESIZE);
 }
 
 size_t threads_now(void)
 {
-    size_t threads = 0;
-    DIR *all = opendir("/proc/self/task");
-    require(all != NULL, "cannot read /proc/self/task");
-    for (const struct dirent *each; (each = readdir(all)) != NULL;)
-        threads += each->d_name[0] != '.';
-    (void)closedir(all);
-    return threads;
+    return number_in("/proc/self/status", "Threads: %zu");
+}
+
+void wait_for_threads(size_t wanted)
+{
+    while (threads_now() != wanted) (void)usleep(10000);
 }
 
 size_t mapping_count(void)

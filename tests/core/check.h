@@ -110,6 +110,9 @@ void require_child_ends(pid_t child);
 /* Forks; the child acts, and ends with exit status 0. */
 void require_of_child(void (*act)(void));
 
+/* The block, of which all is written; a failed check when it is none. */
+void *filled_block(void *block, size_t size);
+
 /* A fast generator of pseudo-random numbers; the whole state is the one word. */
 uint64_t random_next(uint64_t *state);
 
@@ -131,6 +134,9 @@ size_t resident_bytes(void);
 size_t mapped_bytes(void);
 size_t mapping_count(void);
 size_t threads_now(void);
+
+/* For ever if they do not come or go. */
+void wait_for_threads(size_t wanted);
 
 /* hz's counter or configuration value `name` by hz_stats_json; a failed check when hz is not in
  * effect. */

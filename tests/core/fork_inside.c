@@ -98,8 +98,7 @@ static unsigned char *blocks[BLOCKS];
 static void fill(void)
 {
     for (size_t i = 0; i < BLOCKS; i++) {
-        blocks[i] = hz_malloc(SIZE);
-        require(blocks[i] != NULL, "no memory");
+        blocks[i] = filled_block(hz_malloc(SIZE), SIZE);
         memset(blocks[i], (int)(i % 251), SIZE);
     }
 }
@@ -154,24 +153,15 @@ CHECK("a bin that another thread was changing is made anew of its spans")
 
 /* ---- the page pool -------------------------------------------------------------------------- */
 
-static void *freed_before;
-
 static void use_pages(void)
 {
-    for (size_t size = 1; size < 4 * LARGE; size += size / 2 + 1) {
-        unsigned char *block = hz_malloc(size);
-        require(block != NULL, "no memory for %zu bytes", size);
-        memset(block, 1, size);
-        hz_free(block);
-    }
+    for (size_t size = 1; size < 4 * LARGE; size += size / 2 + 1)
+        hz_free(filled_block(hz_malloc(size), size));
 }
 
 static void make_free_pages(void)
 {
-    freed_before = hz_malloc(LARGE);
-    require(freed_before != NULL, "no memory");
-    memset(freed_before, 1, LARGE);
-    hz_free(freed_before);
+    hz_free(filled_block(hz_malloc(LARGE), LARGE));
 }
 
 static void ask_for_more(void)

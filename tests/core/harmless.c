@@ -23,9 +23,7 @@ static const size_t sizes[] = {1, 8, 24, 100, 1000, 4096, 20000};
 
 static void *fresh(size_t size)
 {
-    unsigned char *block = malloc(size);
-    require(block != NULL, "no memory for %zu bytes", size);
-    return memset(block, 1, size);
+    return filled_block(malloc(size), size);
 }
 
 CHECK("a full free, and a fresh block, leave zeroes, in random order")

@@ -22,10 +22,7 @@ static pthread_barrier_t step; /* of both threads */
 
 static void get(void **blocks, size_t count)
 {
-    for (size_t i = 0; i < count; i++) {
-        blocks[i] = hz_malloc(SIZE);
-        require(blocks[i] != NULL, "no memory");
-    }
+    for (size_t i = 0; i < count; i++) blocks[i] = filled_block(hz_malloc(SIZE), SIZE);
 }
 
 static void give_to_depot(void *block)

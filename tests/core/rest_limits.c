@@ -6,6 +6,7 @@
 #include "rester.h"
 #include "sandbox.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <sched.h>
 #include <stdio.h>
@@ -16,11 +17,30 @@ enum { NOBODY = 54321 };
 
 /* ---- rights, sandboxes, limits -------------------------------------------------------------- */
 
+/* The background thread: the youngest, beside main and another. */
+static pid_t background_seen(void)
+{
+    pid_t most = 0;
+    wait_for_threads(3);
+    DIR *all = opendir("/proc/self/task");
+    for (const struct dirent *each; (each = readdir(all)) != NULL;) {
+        const pid_t number = atoi(each->d_name);
+        most = number > most ? number : most;
+    }
+    (void)closedir(all);
+    return most;
+}
+
 static void require_rights(const char *wanted)
 {
-    char ids[256];
-    status_line(background_seen(), "Uid:", ids, sizeof ids);
-    require(strstr(ids, wanted) != NULL, "the background thread has the rights of %s", ids);
+    char path[64], line[256] = "";
+    (void)snprintf(path, sizeof path, "/proc/self/task/%d/status", background_seen());
+    FILE *file = fopen(path, "r");
+    require(file != NULL, "cannot read %s", path);
+    while (strncmp(line, "Uid:", 4) != 0)
+        require(fgets(line, sizeof line, file) != NULL, "%s tells no Uid", path);
+    (void)fclose(file);
+    require(strstr(line, wanted) != NULL, "the background thread has the rights of %s", line);
 }
 
 CHECK("the background thread drops its rights with the program")
@@ -42,7 +62,7 @@ CHECK("the background thread of a program in real time is not in real time")
     if (sched_setscheduler(0, SCHED_FIFO, &first) != 0) return; /* not allowed here */
     rester self;
     rester_start(&self);
-    require(sched_getscheduler((pid_t)background_seen()) == SCHED_OTHER,
+    require(sched_getscheduler(background_seen()) == SCHED_OTHER,
             "the background thread is in real time, too");
     require(sched_getscheduler(self.tid) == SCHED_FIFO, "the program's thread is not");
     rester_end(&self);
