@@ -9,19 +9,11 @@
 #include "digest.h"
 #include "walk.h"
 
-enum { THREADS_MAX = 64 };
-
 /* A thread of stress.c. */
 typedef struct worker {
     uint32_t given;
     uint64_t digest;
 } worker;
-
-/* The call that gave a block last. */
-typedef struct identity {
-    uint32_t thread;
-    uint32_t call;
-} identity;
 
 typedef struct pairing {
     worker workers[THREADS_MAX];

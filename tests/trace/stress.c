@@ -12,13 +12,7 @@
 
 #include "digest.h"
 
-enum { THREADS_MAX = 64, BOXES = 64, OWN = 32, SIZE_MIN = 16, SIZE_SPAN = 2000 };
-
-/* At the start of each block: the call that gave it. */
-typedef struct identity {
-    uint32_t thread;
-    uint32_t call;
-} identity;
+enum { BOXES = 64, OWN = 32, SIZE_MIN = 16, SIZE_SPAN = 2000 };
 
 typedef struct worker {
     pthread_t handle;
@@ -39,6 +33,7 @@ static uint32_t draw(worker *w, uint32_t range)
     return (uint32_t)((w->random >> 32) * range >> 32);
 }
 
+/* At the start of each block stands the call that gave it. */
 static void *sign(worker *w, void *block, uint64_t kind, size_t size)
 {
     if (block == NULL) abort();
