@@ -15,9 +15,7 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -123,16 +121,11 @@ def _heeded_interrupts() -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _own_state() -> Iterator[None]:
+def _own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keeps the history of the tests away from the user's own."""
-    before = os.environ.get("XDG_STATE_HOME")
-    with tempfile.TemporaryDirectory(prefix="hztune-state-") as folder:
-        os.environ["XDG_STATE_HOME"] = folder
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("session")))
         yield
-        if before is None:
-            del os.environ["XDG_STATE_HOME"]
-        else:
-            os.environ["XDG_STATE_HOME"] = before
 
 
 @pytest.fixture(autouse=True)
@@ -157,28 +150,14 @@ def build_core() -> Build:
     `build_core(HZ_FROZEN="ON")`, or `build_core(source=COPY)` for a copy of the tree. With
     `targets=["hz_shared"]` nothing else is built.
     """
-    return lambda source=ROOT, targets=(), **defines: _built(source / "core", defines, targets)
+    return lambda source=ROOT, targets=(), **defines: built(source / "core", defines, targets)
 
 
 @pytest.fixture(scope="session")
 def build_tuner() -> Build:
     """Builds tuner/, which is core/ and `_core`; give the directory as HZTUNE_CORE to a process."""
-    return lambda source=ROOT, targets=(), **defines: _built(
+    return lambda source=ROOT, targets=(), **defines: built(
         source / "tuner", {"Python_EXECUTABLE": sys.executable, **defines}, targets
-    )
-
-
-@pytest.fixture(scope="session")
-def build_model() -> Build:
-    """Builds tests/model with some definitions and returns the build directory."""
-    return lambda **defines: _built(ROOT / "tests" / "model", defines)
-
-
-@pytest.fixture(scope="session")
-def build_ledger() -> Build:
-    """Builds experiments/scale/ledger: hz noting its locks, and hz-bench in core/bench."""
-    return lambda *targets: _built(
-        ROOT / "experiments" / "scale" / "ledger", {"HZ_WERROR": "ON"}, targets
     )
 
 
@@ -230,8 +209,8 @@ def hztune_here(
         raise AssertionError(f"the process of the tests would become {command}")
 
     monkeypatch.chdir(tmp_path)
-    for name, value in (("HZTUNE_CORE", str(core_build)), ("NO_COLOR", "1")):
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("HZTUNE_CORE", str(core_build))
+    monkeypatch.setenv("NO_COLOR", "1")
     for name in ("execv", "execve"):
         monkeypatch.setattr(os, name, replace)
 
@@ -245,31 +224,26 @@ def hztune_here(
     return run
 
 
-def _built(source: Path, defines: dict[str, str], targets: Sequence[str] = ()) -> Path:
+def built(source: Path, defines: dict[str, str], targets: Sequence[str] = ()) -> Path:
+    """Builds a tree of CMake with some definitions and returns the build directory."""
     identity = "\n".join(
         [str(source), sys.executable, *sorted(f"{k}={v}" for k, v in defines.items())]
     )
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hztune-tests"
     build = cache / f"{source.name}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
     build.mkdir(parents=True, exist_ok=True)
-    with _locked(build.with_suffix(".lock")):
+    with build.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         definitions = [f"-D{key}={value}" for key, value in defines.items()]
-        _run(["cmake", "-S", str(source), "-B", str(build), *definitions])
-        processes = str(len(os.sched_getaffinity(0)))
+        _run("cmake", "-S", source, "-B", build, *definitions)
+        processes = len(os.sched_getaffinity(0))
         named = os.environ.get("HZTUNE_TEST_TARGETS", "").split() or targets
         only = [f"--target={target}" for target in named]
-        _run(["cmake", "--build", str(build), "--parallel", processes, *only])
+        _run("cmake", "--build", build, "--parallel", processes, *only)
     return build
 
 
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_DEADLINE_S)
+def _run(*command: object) -> None:
+    done = finished(command, BUILD_DEADLINE_S)
     if done.returncode != 0:
-        raise RuntimeError(f"{' '.join(command)}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}")
+        raise RuntimeError(f"{done.args}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}")

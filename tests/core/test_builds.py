@@ -6,10 +6,10 @@ import json
 import platform
 import re
 import subprocess
-from pathlib import Path
 
 import pytest
 from scale.noted import LOCK_NAMES
+from tests.conftest import ROOT, built
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="shadow stacks are x86-64's")
@@ -50,28 +50,21 @@ COMPUTE_ONLY = ("mem", "str", "__errno_location")
 DATA = {"environ", "__environ", "stderr"}
 
 
-def imported(library):
-    """The functions that a library calls of the C library, with their versions."""
-    words = ["nm", "--dynamic", "--undefined-only", str(library)]
-    listed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    names = [line.split() for line in listed.splitlines()]
-    pairs = [name.split("@") for kind, name in names if kind == "U"]
-    return [
-        (name, version)
-        for name, version in pairs
-        if name not in DATA and not name.startswith(COMPUTE_ONLY)
-    ]
-
-
 @pytest.fixture(scope="module")
-def wrapper(libhz, root, tmp_path_factory):
+def wrapper(libhz, tmp_path_factory):
+    """A library with the functions of the C library that hz calls, of the same versions."""
     folder = tmp_path_factory.mktemp("wrapped")
-    functions = imported(libhz)
+    listed = subprocess.check_output(["nm", "--dynamic", "--undefined-only", libhz], text=True)
+    functions = [
+        name.split("@")
+        for kind, name in map(str.split, listed.splitlines())
+        if kind == "U" and name.split("@")[0] not in DATA and not name.startswith(COMPUTE_ONLY)
+    ]
     assert {"sysconf", "pthread_key_create", "snprintf"} <= {name for name, _ in functions}
     rows = (f'WRAPPED({i}, {name}, "{version}")' for i, (name, version) in enumerate(functions))
     (folder / "wrapped.def").write_text("\n".join(rows))
     library = folder / "libwrapped.so"
-    source = root / "tests" / "core" / "wrapped.c"
+    source = ROOT / "tests/core/wrapped.c"
     words = ["cc", "-D_GNU_SOURCE", "-O1", "-shared", "-fPIC", f"-I{folder}", source, "-o", library]
     subprocess.run(words, check=True)
     return library
@@ -99,14 +92,13 @@ def test_every_function_that_hz_calls_may_allocate(is_first, wrapper, libhz, hol
 # ---- its locks -----------------------------------------------------------------------------------
 
 
-SOURCES = Path(__file__).parents[2] / "core" / "src"
 TAKES = re.compile(r"hz_lock_(?:take|try|wait|wait_spinning)\(([^()]+)\)")
 
 
 def test_every_lock_that_hz_takes_has_a_name():
     taken = {
         f"{path.name}: {words}"
-        for path in SOURCES.glob("*.c")
+        for path in (ROOT / "core/src").glob("*.c")
         if path.name != "lock.c"
         for words in TAKES.findall(path.read_text())
     }
@@ -121,15 +113,16 @@ wait for them."""
 
 @pytest.mark.slow
 def test_no_lock_is_held_across_a_system_call_on_the_way_of_a_block(
-    build_ledger, core_build, plain_environment, tmp_path
+    core_build, plain_environment, tmp_path
 ):
+    ledger = built(ROOT / "experiments/scale/ledger", {"HZ_WERROR": "ON"}, ["hz_ledger"])
     noted = tmp_path / "noted.json"
     variables = {
         "HZ_SHARDS": "4",
         "HZ_DECAY_MS": "1",
         "HZ_STRICT": "1",
         "HZ_LEDGER": str(noted),
-        "LD_PRELOAD": str(build_ledger("hz_ledger") / "libhz-ledger.so"),
+        "LD_PRELOAD": str(ledger / "libhz-ledger.so"),
     }
     for workload in ("mstress", "large"):
         subprocess.run(

@@ -236,10 +236,6 @@ def test_a_child_of_a_fork_cannot_be_asked_and_its_parent_can(start):
 # ---- the lease -----------------------------------------------------------------------------------
 
 
-def decay_of(pid):
-    return ask(pid, "stats")["levers"]["decay_ms"]
-
-
 def await_decay(program, value):
     """Asks the program alone: a request would have the thread look at its lease."""
     end, found = time.monotonic() + PATIENCE_S, None
@@ -285,7 +281,7 @@ def test_a_lease_that_nobody_renews_ends_by_itself_also_in_a_process_that_was_st
         program.send_signal(signal.SIGCONT)
         said = json.loads(late.recv(MIB))
     assert (said["began"], said["values"]) == (True, {})
-    assert decay_of(program.pid) == 100
+    assert ask(program.pid, "stats")["levers"]["decay_ms"] == 100
 
 
 def test_what_others_set_is_theirs_from_then_on(start):
@@ -317,14 +313,8 @@ def test_a_lease_ends_with_main(start):
 
 def as_another_user(code):
     words = ["setpriv", f"--reuid={ANOTHER_USER}", f"--regid={ANOTHER_USER}", "--clear-groups"]
-    done = subprocess.run(
-        [*words, sys.executable, "-c", f"import os, socket\n{code}"],
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=DEADLINE_S,
-        check=True,
-    )
-    return done.stdout
+    words += [sys.executable, "-c", f"import os, socket\n{code}"]
+    return subprocess.check_output(words, text=True, timeout=DEADLINE_S)
 
 
 def test_a_request_without_the_key_is_refused(start):

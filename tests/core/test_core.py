@@ -135,42 +135,28 @@ def test_the_heap_agrees_with_its_shadow_and_the_settings_are_in_effect(settings
 
 THREADS = "-fsanitize=thread"
 MEMORY = "-fsanitize=address,undefined"
+FUZZER = ("fuzz_shadow_linked",)
 SANITIZED = (
-    (THREADS, "SHARDS=4 REMOTE_RING_SIZE=64 DEPOT_LOCK=lockfree"),
-    (THREADS, "SHARDS=4 REMOTE_GROUPING=shard DEFER_FREE=64 DEPOT_LOCK=spin"),
-    (THREADS, "TIGHT BACKGROUND_PERIOD_US=128 MAX_DIRTY_BYTES=0"),
-    (MEMORY, ""),
-    (MEMORY, "TIGHT SHARDS=4"),
+    (FUZZER, THREADS, "SHARDS=4 REMOTE_RING_SIZE=64 DEPOT_LOCK=lockfree"),
+    (FUZZER, THREADS, "SHARDS=4 REMOTE_GROUPING=shard DEFER_FREE=64 DEPOT_LOCK=spin"),
+    (FUZZER, THREADS, "TIGHT BACKGROUND_PERIOD_US=128 MAX_DIRTY_BYTES=0"),
+    (FUZZER, MEMORY, ""),
+    (FUZZER, MEMORY, "TIGHT SHARDS=4"),
+    (("changing", "threads may change"), THREADS, ""),
 )
 
 
-@pytest.fixture
-def sanitized(build_core):
-    """Builds a program with a sanitizer."""
-    flags = "-fno-sanitize-recover=all -fno-omit-frame-pointer"
-
-    def build(program, sanitizer):
-        made = build_core(
-            targets=["fuzz_shadow_linked", "changing"] if sanitizer == THREADS else [program],
-            HZ_BUILD_TESTS="ON",
-            CMAKE_C_FLAGS=f"{sanitizer} {flags}",
-            CMAKE_C_FLAGS_RELEASE="-O1 -g",
-        )
-        return made / "tests" / program
-
-    return build
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("sanitizer", "settings"), SANITIZED)
-def test_the_fuzzer_gets_no_report_of(sanitizer, settings, sanitized, holds):
+@pytest.mark.parametrize(("words", "sanitizer", "settings"), SANITIZED)
+def test_there_is_no_report_of(words, sanitizer, settings, build_core, holds):
+    made = build_core(
+        targets=["fuzz_shadow_linked", "changing"],
+        HZ_BUILD_TESTS="ON",
+        CMAKE_C_FLAGS=f"{sanitizer} -fno-sanitize-recover=all -fno-omit-frame-pointer",
+        CMAKE_C_FLAGS_RELEASE="-O1 -g",
+    )
     short = {"LD_PRELOAD": "", "TEST_STEPS": "3000", "TEST_ROUNDS": "3"}
-    holds(sanitized("fuzz_shadow_linked", sanitizer), **short, **variables_of(settings))
-
-
-@pytest.mark.slow
-def test_changes_beside_allocating_threads_give_no_report(sanitized, holds):
-    holds(sanitized("changing", THREADS), "threads may change", LD_PRELOAD="")
+    holds(made / "tests" / words[0], *words[1:], **short, **variables_of(settings))
 
 
 def test_the_library_can_be_loaded_late_and_a_plugin_that_holds_hz_be_closed(

@@ -9,10 +9,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.conftest import finished
 
-only_root = pytest.mark.skipif(
-    os.geteuid() != 0, reason="only root can make a set-user-id copy to run"
-)
+only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes set-user-id copies")
 REJECTED = 78
 CONFIRM = "HZ_CONFIRM "
 
@@ -20,13 +19,11 @@ CONFIRM = "HZ_CONFIRM "
 def confirmed(stderr):
     """The object of the one confirmation among the lines of stderr."""
     (line,) = [line for line in stderr.splitlines() if line.startswith(CONFIRM)]
-    read = json.loads(line[len(CONFIRM) :])
-    return read
+    return json.loads(line[len(CONFIRM) :])
 
 
 def config_of(stderr):
-    config = confirmed(stderr)["config"]
-    return config
+    return confirmed(stderr)["config"]
 
 
 @pytest.fixture
@@ -183,7 +180,7 @@ ODD = ["", "-1", "99999999999999999999", "8%s%n", "nonsense", "z" * 5000, "{plac
 @pytest.fixture
 def place():
     """A directory that every user may write to, on a file system that honours set-user-id."""
-    made = Path("/var/tmp") / f"hz-set-user-id-{os.getpid()}"
+    made = Path(f"/var/tmp/hz-set-user-id-{os.getpid()}")
     made.mkdir()
     made.chmod(0o777)
     yield made
@@ -200,14 +197,8 @@ def as_nobody(core_tests, place, plain_environment):
     def run(asked, *before):
         rights = {} if before else {"user": 65534, "group": 65534}
         variables = {k: v.replace("{place}", str(place)) for k, v in asked.items()}
-        return subprocess.run(
-            [*before, str(program)],
-            env={**plain_environment, **variables},
-            cwd=place,
-            capture_output=True,
-            text=True,
-            **rights,
-        )
+        own = {**plain_environment, **variables}
+        return finished([*before, program], env=own, cwd=place, **rights)
 
     return run
 
@@ -251,7 +242,6 @@ def test_without_the_bit_the_same_program_would_read_them(as_nobody, variables, 
 
 @only_root
 def test_a_set_user_id_process_opens_no_other_file_for_a_variable(as_nobody, variables):
-    assert shutil.which("strace"), "strace is not installed"
     strace = ["strace", "-f", "-u", "nobody", "-e", "trace=%file,connect"]
 
     def paths(asked):

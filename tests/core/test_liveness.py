@@ -13,14 +13,10 @@ import ast
 import json
 import os
 import re
-import subprocess
 import sys
-from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
-
-ROOT = Path(__file__).parents[2]
+from tests.conftest import ROOT, finished
 
 # Of each claim: the parameter and what it does; the script, the quantity in names that the program
 # prints, and the settings beside; what the quantity is under which value. A parameter that acts at
@@ -183,34 +179,27 @@ SHORT = {
 }
 
 
-class Claim(NamedTuple):
-    """What moves, and how, when one parameter moves and all else stays."""
-
-    row: str
-    script: str
-    quantity: str
-    beside: dict[str, str]
-    moves: dict[int | str, Any]  # value of the parameter -> the quantity
-
-    @staticmethod
-    def read(text):
-        sentence, how, moves = text.splitlines()
-        script, quantity, beside = how.split("|")
-        for short, settings in SHORT.items():
-            beside = beside.replace(short, settings)
-        variables = dict(f"HZ_{each}".split("=") for each in beside.split())
-        return Claim(
-            sentence.split()[0], script, quantity.strip(), variables, ast.literal_eval(moves)
-        )
+def variables_of(settings):
+    """Of `SHARDS=4`, where the words of SHORT stand for their settings."""
+    for short, long in SHORT.items():
+        settings = settings.replace(short, long)
+    return dict(f"HZ_{each}".split("=") for each in settings.split())
 
 
-BY_SENTENCE = {text.split("\n")[0]: Claim.read(text) for text in CLAIMS.strip().split("\n\n")}
+def read(text):
+    """What an entry of CLAIMS says, in its order."""
+    sentence, how, moves = text.splitlines()
+    script, quantity, beside = how.split("|")
+    row = sentence.split()[0]
+    return row, script, quantity.strip(), variables_of(beside), ast.literal_eval(moves)
 
 
-def rows(root):
-    """The names of the table's rows."""
-    table = (root / "core" / "include" / "hz" / "params.def").read_text()
-    return re.findall(r"^HZ_(?:EXPERIMENT_|LIVE_)?(?:INT|ENUM)\s*\(\s*(\w+),", table, re.MULTILINE)
+BY_SENTENCE = {text.split("\n")[0]: read(text) for text in CLAIMS.strip().split("\n\n")}
+
+
+ROW = r"^HZ_(?:EXPERIMENT_|LIVE_)?(?:INT|ENUM)\s*\(\s*(\w+),"
+ROWS = re.findall(ROW, (ROOT / "core/include/hz/params.def").read_text(), re.MULTILINE)
+"""The names of the table's rows."""
 
 
 @pytest.fixture
@@ -227,34 +216,32 @@ def look(core_tests, preload):
     return run
 
 
-@pytest.mark.parametrize("claim", BY_SENTENCE.values(), ids=BY_SENTENCE.keys())
-def test_the_parameter(claim, look):
-    variable = f"HZ_{claim.row.upper()}"
+@pytest.mark.parametrize(
+    ("row", "script", "quantity", "beside", "moves"), BY_SENTENCE.values(), ids=BY_SENTENCE.keys()
+)
+def test_the_parameter(row, script, quantity, beside, moves, look):
     found = {
-        value: eval(claim.quantity, look(claim.script, **claim.beside, **{variable: str(value)})[0])
-        for value in claim.moves
+        value: eval(quantity, look(script, **beside, **{f"HZ_{row.upper()}": str(value)})[0])
+        for value in moves
     }
-    assert found == claim.moves
+    assert found == moves
 
 
 def test_a_magazine_whose_whole_cap_does_not_fit_grows_as_far_as_doubling_goes(look):
-    settings = f"{SHORT['WORTH_IT']} MAGAZINE_GROWTH=full THREAD_CACHE_SHARE=1"
-    beside = dict(f"HZ_{each}".split("=") for each in settings.split())
+    beside = variables_of("WORTH_IT MAGAZINE_GROWTH=full THREAD_CACHE_SHARE=1")
     assert look("take 2048 64 give 2048", **beside)[0]["grown_bytes"] == 16 * 1024
 
 
 def test_every_parameter_has_a_claim_whose_values_differ_in_what_they_move(look):
-    assert look("take 1 16")[1] == rows(ROOT)
-    assert {claim.row for claim in BY_SENTENCE.values()} == set(rows(ROOT))
-    for sentence, claim in BY_SENTENCE.items():
-        assert len(set(map(str, claim.moves.values()))) == len(claim.moves) > 1, sentence
+    assert look("take 1 16")[1] == ROWS
+    assert {row for row, *_ in BY_SENTENCE.values()} == set(ROWS)
+    for sentence, (*_, moves) in BY_SENTENCE.items():
+        assert len(set(map(str, moves.values()))) == len(moves) > 1, sentence
 
 
 @pytest.mark.slow
-def test_no_claim_survives_the_loss_of_the_code_that_uses_its_parameter(root):
+def test_no_claim_survives_the_loss_of_the_code_that_uses_its_parameter():
     """Of one parameter, and of all of them in the soak."""
-    mutate = root / "experiments" / "liveness" / "mutate.py"
-    some = [] if os.environ.get("TEST_MORE", "1") != "1" else rows(root)[:1]
-    words = [sys.executable, mutate, *some]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=3600)
+    some = [] if os.environ.get("TEST_MORE", "1") != "1" else ROWS[:1]
+    done = finished([sys.executable, ROOT / "experiments/liveness/mutate.py", *some], 3600)
     assert done.returncode == 0, done.stdout + done.stderr

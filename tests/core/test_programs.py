@@ -82,55 +82,33 @@ PROGRAMS = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def on_glibc(preload, tmp_path):
-    """Runs a command as `preload` does, but on the C library's malloc."""
-
-    def run(*words, **variables):
-        done = preload(*words, LD_PRELOAD="", **variables)
-        for path in tmp_path.iterdir():  # the second run finds the same empty directory
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-        return done
-
-    return run
+STEPS = ["off"] if os.environ.get("TEST_MORE", "1") == "1" else ["off", "light", "full"]
 
 
-def require_same(words, preload, on_glibc, **variables):
-    """Both runs succeed and print the same."""
-    assert shutil.which(words[0]), f"{words[0]} is not installed"
-    wanted = on_glibc(*words, **variables)
-    got = preload(*words, HZ_STRICT="1", **variables)
+@pytest.mark.slow
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("words", PROGRAMS.values(), ids=PROGRAMS.keys())
+def test_a_program_prints_and_ends_as_on_the_c_library(words, step, preload, tmp_path):
+    wanted = preload(*words, LD_PRELOAD="")
+    for path in tmp_path.iterdir():  # the second run finds the same empty directory
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    got = preload(*words, HZ_STRICT="1", HZ_HARDENING=step)
     assert (wanted.returncode, wanted.stderr) == (0, ""), f"without hz it fails: {wanted.stderr}"
     assert (got.returncode, got.stderr) == (0, "")
     assert got.stdout == wanted.stdout
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("words", PROGRAMS.values(), ids=PROGRAMS.keys())
-def test_with_defaults(words, preload, on_glibc):
-    require_same(words, preload, on_glibc)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.environ.get("TEST_MORE", "1") == "1", reason="long: tests/soak")
-@pytest.mark.parametrize("step", ["light", "full"])
-@pytest.mark.parametrize("words", PROGRAMS.values(), ids=PROGRAMS.keys())
-def test_hardened(words, step, preload, on_glibc):
-    require_same(words, preload, on_glibc, HZ_HARDENING=step)
 
 
 # ---- RTLD_DEEPBIND, which PHP's extensions are loaded with ---------------------------------------
 
 
 OTHERS = {
+    "hz": "libhz.so",
     "jemalloc": "libjemalloc.so.2",
     "mimalloc": "libmimalloc.so.2",
     "tcmalloc": "libtcmalloc_minimal.so.4",
 }
-#: RTLD_DEEPBIND reaches the C library.
-KEPT = {"HZ_KEEP_DEEPBIND": "1"}
-#: PHP's blocks are malloc's own, all of them.
 PLAIN = {"USE_ZEND_ALLOC": "0"}
+"""PHP's blocks are malloc's own, all of them."""
 
 PHP = r"""
 foreach (get_loaded_extensions() as $name) echo $name, ' ', phpversion($name), "\n";
@@ -145,20 +123,12 @@ echo ' ', FFI::cdef('size_t strlen(const char *);')->strlen('four'), ' ', posix_
 """
 
 
-@pytest.fixture(params=["hz", *OTHERS])
-def allocator(request):
-    return str(request.param)
-
-
-@pytest.fixture
-def under(allocator, libhz):
-    """The variables that put a program under the allocator."""
-    if allocator == "hz":
-        return {"LD_PRELOAD": str(libhz)}
-    return {"LD_PRELOAD": f"{OTHERS[allocator]}:{libhz.with_name('libhz-deepbind.so')}"}
-
-
-# ---- PHP, whose extensions are loaded so --------------------------------------------------------
+@pytest.fixture(params=OTHERS)
+def under(request, libhz):
+    """The variables that put a program under an allocator, whose library they name."""
+    soname = OTHERS[request.param]
+    others = f"{soname}:{libhz.with_name('libhz-deepbind.so')}"
+    return {"LD_PRELOAD": str(libhz) if soname == libhz.name else others, "TEST_ALLOCATOR": soname}
 
 
 @pytest.mark.parametrize("variables", [{}, PLAIN], ids=["its own heap", "malloc alone"])
@@ -172,11 +142,8 @@ def test_php_prints_what_it_prints_without_a_preload(words, variables, under, pr
     assert (got.returncode, got.stderr, got.stdout) == (0, "", wanted.stdout)
 
 
-# ---- a program of ours --------------------------------------------------------------------------
-
-
 def test_a_library_shares_the_malloc_of_its_program_and_the_switch_lets_the_flag_through(
-    allocator, under, holds
+    under, holds
 ):
-    holds("deepbind", **under, TEST_ALLOCATOR=OTHERS.get(allocator, "libhz.so"))
-    holds("deepbind", **under, **KEPT)
+    holds("deepbind", **under)
+    holds("deepbind", **under, HZ_KEEP_DEEPBIND="1")

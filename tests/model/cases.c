@@ -263,8 +263,8 @@ static uint64_t origin_of(uint32_t class_)
     return -((uintptr_t)block_below(class_) * hz_class_step(class_, 0));
 }
 
-/* A reader that sees the new step sees the new origin. */
-static void page_new_step(unsigned me)
+/* What a reader sees beside the step of a class. */
+static void page_is_read(unsigned me, uint32_t class_)
 {
     if (me == 0) {
         page_is_cut_anew();
@@ -272,21 +272,20 @@ static void page_new_step(unsigned me)
     }
     const uint64_t step = hz_atomic_peek(&entry_of_other->step);
     const uint64_t remainder = hz_remainder(entry_of_other, step, next_start);
-    if (step != hz_class_step(NEW_CLASS, 0)) return;
-    model_require(remainder - (uintptr_t)next_start * step == origin_of(NEW_CLASS));
+    if (step != hz_class_step(class_, 0)) return;
+    model_require(remainder - (uintptr_t)next_start * step == origin_of(class_));
+}
+
+/* A reader that sees the new step sees the new origin. */
+static void page_new_step(unsigned me)
+{
+    page_is_read(me, NEW_CLASS);
 }
 
 /* A reader that sees the old step may see either origin: the entry does not exclude that. */
 static void page_old_step(unsigned me)
 {
-    if (me == 0) {
-        page_is_cut_anew();
-        return;
-    }
-    const uint64_t step = hz_atomic_peek(&entry_of_other->step);
-    const uint64_t remainder = hz_remainder(entry_of_other, step, next_start);
-    if (step != hz_class_step(OLD_CLASS, 0)) return;
-    model_require(remainder - (uintptr_t)next_start * step == origin_of(OLD_CLASS));
+    page_is_read(me, OLD_CLASS);
 }
 
 /* ---- threads that come and go -----------------------------------------------------------------
@@ -428,54 +427,42 @@ static void large(unsigned me)
  */
 
 #define SMALL "HZ_REFILL_BATCH=4", "HZ_FLUSH_BATCH=4", "HZ_MAGAZINE_CAP=8", "HZ_SHARDS=1"
+#define DEPOT(policy) SMALL, "HZ_DEPOT_SLOTS=2", "HZ_DEPOT_LOCK=" policy
 #define REMOTE(grouping, policy)                                                                   \
-    {                                                                                              \
-        "HZ_SHARDS=2", "HZ_REMOTE_GROUPING=" grouping, "HZ_DEPOT_LOCK=" policy, "HZ_FLUSH_BATCH=4" \
-    }
-#define DEPOT(policy)                                                                              \
-    {                                                                                              \
-        SMALL, "HZ_DEPOT_SLOTS=2", "HZ_DEPOT_LOCK=" policy                                         \
-    }
+    "HZ_SHARDS=2", "HZ_REMOTE_GROUPING=" grouping, "HZ_DEPOT_LOCK=" policy, "HZ_FLUSH_BATCH=4"
 
 const model_case model_cases[] = {
-    {"remote_none", 2, REMOTE("none", "mutex"), false, each_has_a_heap, remote, NULL},
-    {"remote_shard", 2, REMOTE("shard", "mutex"), false, each_has_a_heap, remote, NULL},
-    {"remote_shard_class", 2, REMOTE("shard_class", "mutex"), false, each_has_a_heap, remote, NULL},
-    {"remote_spin", 2, REMOTE("shard", "spin"), false, each_has_a_heap, remote, NULL},
-    {"remote_lockfree", 2, REMOTE("shard_class", "lockfree"), false, each_has_a_heap, remote, NULL},
-    {"remote_from_two", 3, REMOTE("shard", "mutex"), false, three_have_a_heap, remote_from_two,
-     NULL},
-    {"depot_mutex", 2, DEPOT("mutex"), false, two_batches, depot, NULL},
-    {"depot_spin", 2, DEPOT("spin"), false, two_batches, depot, NULL},
-    {"depot_lockfree", 2, DEPOT("lockfree"), false, two_batches, depot, NULL},
-    {"depot_lockfree_three", 3, DEPOT("lockfree"), false, two_batches, depot, NULL},
-    {"depot_returned", 3, DEPOT("lockfree"), false, two_batches_and_a_spare, depot_returned, NULL},
-    {"depot_first_lockfree", 2, DEPOT("lockfree"), false, first_has_a_heap, depot_first, NULL},
-    {"depot_first_mutex", 2, DEPOT("mutex"), false, first_has_a_heap, depot_first, NULL},
-    {"depot_decay_lockfree", 2, DEPOT("lockfree"), false, two_batches, depot_and_decay, NULL},
-    {"depot_decay_mutex", 2, DEPOT("mutex"), false, two_batches, depot_and_decay, NULL},
-    {"span", 2, {SMALL, "HZ_SPAN_CACHE=1"}, false, first_has_a_heap, span, NULL},
-    {"span_three", 3, {SMALL, "HZ_SPAN_CACHE=0"}, false, first_has_a_heap, span, NULL},
-    {"cut_beside_free", 2, {SMALL}, false, each_has_a_heap, cut_beside_free, NULL},
-    {"page_new_step", 2, {SMALL}, false, page_is_cut, page_new_step, NULL},
-    {"page_old_step", 2, {SMALL}, false, page_is_cut, page_old_step, NULL},
-    {"exit_beside_free", 2, {SMALL}, false, first_has_a_heap, exit_beside_free, NULL},
-    {"exit_beside_free_shards",
-     2,
-     {"HZ_SHARDS=2"},
-     false,
-     first_has_a_heap,
-     exit_beside_free,
-     NULL},
-    {"exit_beside_cooling", 2, {SMALL}, false, first_has_a_heap, exit_beside_cooling, NULL},
-    {"birth", 2, {"HZ_SHARDS=2"}, false, NULL, birth, NULL},
-    {"cold_start", 2, {SMALL}, true, table_is_made, cold_start, NULL},
-    {"cold_malloc", 2, {SMALL}, true, NULL, cold_malloc, NULL},
-    {"fork_mutex", 2, DEPOT("mutex"), false, two_batches, fork_beside_depot, NULL},
-    {"fork_lockfree", 2, DEPOT("lockfree"), false, two_batches, fork_beside_depot, NULL},
-    {"lock", 3, {SMALL}, false, NULL, lock, all_were_inside},
-    {"spinlock", 2, {SMALL}, false, NULL, spinlock, NULL},
-    {"large", 2, {SMALL}, false, first_has_a_heap, large, NULL},
+    {"remote_none", 2, {REMOTE("none", "mutex")}, each_has_a_heap, remote},
+    {"remote_shard", 2, {REMOTE("shard", "mutex")}, each_has_a_heap, remote},
+    {"remote_shard_class", 2, {REMOTE("shard_class", "mutex")}, each_has_a_heap, remote},
+    {"remote_spin", 2, {REMOTE("shard", "spin")}, each_has_a_heap, remote},
+    {"remote_lockfree", 2, {REMOTE("shard_class", "lockfree")}, each_has_a_heap, remote},
+    {"remote_from_two", 3, {REMOTE("shard", "mutex")}, three_have_a_heap, remote_from_two},
+    {"depot_mutex", 2, {DEPOT("mutex")}, two_batches, depot},
+    {"depot_spin", 2, {DEPOT("spin")}, two_batches, depot},
+    {"depot_lockfree", 2, {DEPOT("lockfree")}, two_batches, depot},
+    {"depot_lockfree_three", 3, {DEPOT("lockfree")}, two_batches, depot},
+    {"depot_returned", 3, {DEPOT("lockfree")}, two_batches_and_a_spare, depot_returned},
+    {"depot_first_lockfree", 2, {DEPOT("lockfree")}, first_has_a_heap, depot_first},
+    {"depot_first_mutex", 2, {DEPOT("mutex")}, first_has_a_heap, depot_first},
+    {"depot_decay_lockfree", 2, {DEPOT("lockfree")}, two_batches, depot_and_decay},
+    {"depot_decay_mutex", 2, {DEPOT("mutex")}, two_batches, depot_and_decay},
+    {"span", 2, {SMALL, "HZ_SPAN_CACHE=1"}, first_has_a_heap, span},
+    {"span_three", 3, {SMALL, "HZ_SPAN_CACHE=0"}, first_has_a_heap, span},
+    {"cut_beside_free", 2, {SMALL}, each_has_a_heap, cut_beside_free},
+    {"page_new_step", 2, {SMALL}, page_is_cut, page_new_step},
+    {"page_old_step", 2, {SMALL}, page_is_cut, page_old_step},
+    {"exit_beside_free", 2, {SMALL}, first_has_a_heap, exit_beside_free},
+    {"exit_beside_free_shards", 2, {"HZ_SHARDS=2"}, first_has_a_heap, exit_beside_free},
+    {"exit_beside_cooling", 2, {SMALL}, first_has_a_heap, exit_beside_cooling},
+    {"birth", 2, {"HZ_SHARDS=2"}, NULL, birth},
+    {"cold_start", 2, {SMALL}, table_is_made, cold_start, NULL, true},
+    {"cold_malloc", 2, {SMALL}, NULL, cold_malloc, NULL, true},
+    {"fork_mutex", 2, {DEPOT("mutex")}, two_batches, fork_beside_depot},
+    {"fork_lockfree", 2, {DEPOT("lockfree")}, two_batches, fork_beside_depot},
+    {"lock", 3, {SMALL}, NULL, lock, all_were_inside},
+    {"spinlock", 2, {SMALL}, NULL, spinlock},
+    {"large", 2, {SMALL}, first_has_a_heap, large},
 };
 
 const size_t model_case_count = sizeof model_cases / sizeof model_cases[0];

@@ -686,11 +686,6 @@ void *model_memset(void *to, int byte, size_t bytes)
     return memset(to, byte, bytes);
 }
 
-void model_abort(void)
-{
-    fail("hz ended the program", rl::test_result_user_assert_failed);
-}
-
 int model_key_create(unsigned *key, void (*destructor)(void *))
 {
     log_change(&key_count, sizeof key_count);
@@ -718,16 +713,6 @@ int model_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void
 void model_pause(void)
 {
     if (!is_direct) spinning++;
-}
-
-uintptr_t hz_lock_me_(void)
-{
-    return 64 * (current + 1);
-}
-
-void hz_os_yield(void)
-{
-    model_wait();
 }
 
 void hz_os_sleep_while(uint32_t *word, uint32_t value)
@@ -806,16 +791,16 @@ ANSWERS(uint32_t, hz_os_allowed, (uint64_t * memory), (*memory = UINT64_C(1) << 
 ANSWERS(uint32_t, hz_os_nodes, (void), 1)
 ANSWERS(uint32_t, hz_os_node, (void), 0)
 ANSWERS(bool, hz_os_is_privileged, (void), false)
+ANSWERS(uintptr_t, hz_lock_me_, (void), 64 * (current + 1))
+ANSWERS(void, hz_os_yield, (void), model_wait())
+ANSWERS(void, hz_os_write_stderr, (const char *text, size_t length),
+        void(fwrite(text, 1, length, stderr)))
+ANSWERS(void, model_abort, (void), model_fail("hz ended the program"))
 
 void hz_os_random(void *bytes, size_t count)
 {
     unsigned char *at = static_cast<unsigned char *>(bytes);
     for (size_t i = 0; i < count; i++) at[i] = static_cast<unsigned char>(i * 151 + 77);
-}
-
-void hz_os_write_stderr(const char *text, size_t length)
-{
-    fwrite(text, 1, length, stderr);
 }
 
 /* ---- reports of -fsanitize=thread -------------------------------------------------------------
@@ -824,10 +809,7 @@ void hz_os_write_stderr(const char *text, size_t length)
 #define CALLER __builtin_return_address(0)
 
 #define PLAIN_ONE(name, bytes, writes)                                                             \
-    void __tsan_##name##bytes(void *at)                                                            \
-    {                                                                                              \
-        plain_access(at, bytes, writes, CALLER);                                                   \
-    }
+    ANSWERS(void, __tsan_##name##bytes, (void *at), plain_access(at, bytes, writes, CALLER))
 #define PLAIN(bytes)                                                                               \
     PLAIN_ONE(read, bytes, false)                                                                  \
     PLAIN_ONE(write, bytes, true)                                                                  \
@@ -839,23 +821,12 @@ PLAIN(4)
 PLAIN(8)
 PLAIN(16)
 
-void __tsan_read_range(void *at, size_t bytes)
-{
-    plain_access(at, bytes, false, CALLER);
-}
-void __tsan_write_range(void *at, size_t bytes)
-{
-    plain_access(at, bytes, true, CALLER);
-}
-void __tsan_init(void)
-{
-}
-void __tsan_func_entry(void *)
-{
-}
-void __tsan_func_exit(void)
-{
-}
+ANSWERS(void, __tsan_read_range, (void *at, size_t bytes), plain_access(at, bytes, false, CALLER))
+ANSWERS(void, __tsan_write_range, (void *at, size_t bytes), plain_access(at, bytes, true, CALLER))
+ANSWERS(void, __tsan_init, (void), void())
+ANSWERS(void, __tsan_func_entry, (void *), void())
+ANSWERS(void, __tsan_func_exit, (void), void())
+ANSWERS(void, __tsan_atomic_signal_fence, (int), void())
 
 #define CHANGE(bits, T, name, changed)                                                             \
     T __tsan_atomic##bits##_##name(volatile T *at, T value, int order)                             \
@@ -870,21 +841,15 @@ void __tsan_func_exit(void)
     }
 
 #define COMPARE(bits, T, kind)                                                                     \
-    bool __tsan_atomic##bits##_compare_exchange_##kind(volatile T *at, T *expected, T value,       \
-                                                       int order, int failure)                     \
-    {                                                                                              \
-        return atomic_cas(at, expected, value, order, failure, CALLER);                            \
-    }
+    ANSWERS(bool, __tsan_atomic##bits##_compare_exchange_##kind,                                   \
+            (volatile T * at, T * expected, T value, int order, int failure),                      \
+            atomic_cas(at, expected, value, order, failure, CALLER))
 
 #define ATOMIC(bits, T)                                                                            \
-    T __tsan_atomic##bits##_load(const volatile T *at, int order)                                  \
-    {                                                                                              \
-        return atomic_load(at, order, CALLER);                                                     \
-    }                                                                                              \
-    void __tsan_atomic##bits##_store(volatile T *at, T value, int order)                           \
-    {                                                                                              \
-        atomic_store(at, value, order, CALLER);                                                    \
-    }                                                                                              \
+    ANSWERS(T, __tsan_atomic##bits##_load, (const volatile T *at, int order),                      \
+            atomic_load(at, order, CALLER))                                                        \
+    ANSWERS(void, __tsan_atomic##bits##_store, (volatile T * at, T value, int order),              \
+            atomic_store(at, value, order, CALLER))                                                \
     CHANGE(bits, T, exchange, value)                                                               \
     CHANGE(bits, T, fetch_add, old + value)                                                        \
     CHANGE(bits, T, fetch_sub, old - value)                                                        \
@@ -910,10 +875,6 @@ void __tsan_atomic_thread_fence(int order)
         c.atomic_thread_fence_seq_cst();
     else if (order != __ATOMIC_RELAXED)
         c.atomic_thread_fence_acquire();
-}
-
-void __tsan_atomic_signal_fence(int)
-{
 }
 
 } // extern "C"

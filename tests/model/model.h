@@ -22,10 +22,10 @@ typedef struct model_case {
     const char *name;         /* as on the command line */
     unsigned threads;         /* 2 or 3 */
     const char *settings[8];  /* "HZ_NAME=value" */
-    bool is_cold;             /* hz has not started when the threads begin */
     void (*before)(void);     /* alone, in direct mode: see model_become; NULL: nothing */
     void (*thread)(unsigned); /* what each thread does */
     void (*after)(void);      /* alone, in direct mode, when all threads have finished; NULL */
+    bool is_cold;             /* hz has not started when the threads begin */
 } model_case;
 
 extern const model_case model_cases[];

@@ -19,6 +19,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.conftest import ROOT, built, finished
 
 MORE = os.environ.get("HZ_MODEL_MORE") == "1"
 RUNS = 200_000 if MORE else 5_000
@@ -27,52 +28,9 @@ DEADLINE_S = 7200 if MORE else 120
 
 
 @pytest.fixture(scope="session")
-def model(build_model):
+def model():
     """The program that searches the cases."""
-    return build_model() / "model"
-
-
-@pytest.fixture
-def weaken(model, root, tmp_path):
-    """A model of which `sources` were compiled with one text of one file replaced."""
-
-    def build(file, text, weaker, sources):
-        copy = tmp_path / "src"
-        shutil.copytree(root / "core" / "src", copy)
-        whole = (copy / file).read_text()
-        assert text in whole, f"{file} does not hold {text!r}"
-        (copy / file).write_text(whole.replace(text, weaker))
-        linked = []
-        for entry in json.loads((model.parent / "compile_commands.json").read_text()):
-            name = Path(entry["file"]).name
-            weak = name in sources
-            linked.append(_compiled(entry, copy, tmp_path / f"{name}.o") if weak else _made(entry))
-        linked.sort(key=lambda made: "engine" not in made.name)  # its hz_os_* come first
-        program = tmp_path / "model"
-        command = ["g++", "-no-pie", "-Wl,-z,muldefs", *map(str, linked), "-o", str(program)]
-        subprocess.run(command, check=True)
-        return program
-
-    return build
-
-
-def _made(entry):
-    """The object file that a command has made."""
-    words = shlex.split(entry["command"])
-    return Path(entry["directory"]) / words[words.index("-o") + 1]
-
-
-def _compiled(entry, copy, made):
-    """The same command, which finds the copy of the sources first."""
-    words = shlex.split(entry["command"])
-    source = Path(entry["file"])
-    words[words.index("-o") + 1] = str(made)
-    words[words.index("-c") + 1] = str(
-        copy / source.name if source.parent.name == "src" else source
-    )
-    words.insert(1, f"-I{copy}")
-    subprocess.run(words, cwd=entry["directory"], check=True)
-    return made
+    return built(ROOT / "tests/model", {}) / "model"
 
 
 # The sentence of each case, its name, and the bound on preemptions up to which the search is
@@ -123,23 +81,12 @@ KNOWN = {
 }
 
 
-def search(model, *words):
-    """One search of one case."""
-    return subprocess.run(
-        [str(word) for word in (model, *words)], capture_output=True, text=True, timeout=DEADLINE_S
-    )
-
-
 def search_bounded(model, case, bound):
-    return search(model, case, "--search", "bound", "--bound", bound)
-
-
-def search_randomly(model, case):
-    return search(model, case, "--search", "random", "--first", FIRST, "--runs", RUNS)
+    return finished([model, case, "--search", "bound", "--bound", bound], DEADLINE_S)
 
 
 def test_every_case_is_searched(model):
-    listed = search(model, "--list").stdout.split()
+    listed = finished([model, "--list"]).stdout.split()
     assert sorted(listed) == sorted([*(case for case, _ in CASES.values()), *KNOWN.values()])
 
 
@@ -153,7 +100,8 @@ def test_in_every_order_within_the_bound(case, bound, model):
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [case for case, _ in CASES.values()], ids=CASES.keys())
 def test_in_random_orders(case, model):
-    done = search_randomly(model, case)
+    words = (case, "--search", "random", "--first", FIRST, "--runs", RUNS)
+    done = finished([model, *words], DEADLINE_S)
     assert done.returncode == 0, done.stdout[-6000:]
 
 
@@ -210,11 +158,33 @@ WEAKENINGS = {
 }
 
 
+def weakened(model, folder, weakening, source):
+    """A model of which a source was compiled with one text of one file replaced."""
+    copy, (file, text, weaker) = folder / "src", weakening
+    shutil.copytree(ROOT / "core/src", copy)
+    whole = (copy / file).read_text()
+    assert text in whole, f"{file} does not hold {text!r}"
+    (copy / file).write_text(whole.replace(text, weaker))
+    linked = []
+    for entry in json.loads((model.parent / "compile_commands.json").read_text()):
+        words, path = shlex.split(entry["command"]), Path(entry["file"])
+        made = words.index("-o") + 1
+        if path.name == source:  # by the same command, which finds the copy of the sources first
+            words[made] = str(folder / "weak.o")
+            words[words.index("-c") + 1] = str(copy / source if (copy / source).exists() else path)
+            subprocess.run([words[0], f"-I{copy}", *words[1:]], cwd=entry["directory"], check=True)
+        linked.append(Path(entry["directory"]) / words[made])
+    linked.sort(key=lambda each: "engine" not in each.name)  # its hz_os_* come first
+    program = folder / "model"
+    subprocess.run(["g++", "-no-pie", "-Wl,-z,muldefs", *linked, "-o", program], check=True)
+    return program
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("weakening", "source", "case"), WEAKENINGS.values(), ids=WEAKENINGS.keys()
 )
-def test_the_search_finds_that(weakening, source, case, weaken):
-    bounded = search_bounded(weaken(*weakening, (source,)), case, 2)
+def test_the_search_finds_that(weakening, source, case, model, tmp_path):
+    bounded = search_bounded(weakened(model, tmp_path, weakening, source), case, 2)
     assert bounded.returncode == 1, bounded.stdout[-1000:] + bounded.stderr[-1000:]
     assert any(word in bounded.stdout for word in ("DATA RACE", "ASSERT", "DEADLOCK", "LIVELOCK"))
