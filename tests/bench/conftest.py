@@ -21,13 +21,11 @@ DEADLINE_S = 120
 QUICK = {"HZ_WERROR": "ON", "CMAKE_C_FLAGS_RELEASE": "-O1"}
 """A build whose speed does not matter."""
 LIBRARIES = {
-    "jemalloc": ("libjemalloc.so.2", "libjemalloc2"),
-    "mimalloc": ("libmimalloc.so.2", "libmimalloc2.0"),
-    "tcmalloc": ("libtcmalloc_minimal.so.4", "libtcmalloc-minimal4"),
+    "jemalloc": "libjemalloc.so.2",
+    "mimalloc": "libmimalloc.so.2",
+    "tcmalloc": "libtcmalloc_minimal.so.4",
 }
-ALLOCATORS = ("glibc", "hz", *LIBRARIES)
 
-Preload = Callable[[str], dict[str, str]]
 Event = dict[str, Any]
 
 
@@ -110,28 +108,6 @@ def mischief(core_build, build_core) -> Programs:
     source = Path(__file__).parent / "misbehave.c"
     built = build_core(targets=["hz-bench"], **QUICK, HZ_EXTRA_WORKLOAD=str(source))
     return Programs(core_build, built / "bench" / "hz-bench")
-
-
-@pytest.fixture(scope="session")
-def preload(core_build) -> Preload:
-    """The variables that put a process on an allocator."""
-
-    def variables(allocator: str) -> dict[str, str]:
-        if allocator == "glibc":
-            return {}
-        if allocator == "hz":
-            return {"LD_PRELOAD": str(core_build / "libhz.so")}
-        return {"LD_PRELOAD": _library(*LIBRARIES[allocator])}
-
-    return variables
-
-
-def _library(soname: str, package: str) -> str:
-    cache = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=True)
-    for line in cache.stdout.splitlines():
-        if line.strip().startswith(soname):
-            return line.rpartition("=> ")[2]
-    raise RuntimeError(f"{soname} is not installed: apt-get install {package}")
 
 
 # ---- what a process asks of its allocator --------------------------------------------------------

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -43,6 +43,19 @@ def events(*given, said="", **more):
     return [read_event(line) for line in done.stdout.splitlines()]
 
 
+@contextmanager
+def started(*given, **more):
+    """hz-alternate at work, which is ended at last."""
+    words = command(*given, **more)
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
+    with subprocess.Popen(words, **pipes, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.communicate(timeout=DEADLINE_S)
+
+
 def alternate(*given, **more):
     """The runs that ended, in their order."""
     return of(events(*given, **more), "run")
@@ -58,15 +71,10 @@ def test_the_own_time_of_a_program_is_when_it_works_not_when_it_stands(programs)
 
 
 def test_at_any_time_one_unit_runs_and_the_others_stand(programs):
-    with subprocess.Popen(
-        command(programs, {key: python("while True: pass") for key in "abcd"}),
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
+    with started(programs, {key: python("while True: pass") for key in "abcd"}) as process:
         pids = [json.loads(process.stdout.readline())["program_pid"] for _ in range(4)]
         time.sleep(0.2)
         looks = [[state_of(pid) for pid in pids] for _ in range(200)]
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 128 + signal.SIGTERM
     assert all(look.count("T") >= 2 for look in looks)  # one stops while another one goes on
     assert all(map(gone, pids))
@@ -85,9 +93,7 @@ def test_a_tree_stands_with_those_that_left_its_session(programs, tmp_path):
         "os.wait(); os.wait()"
     )  # fmt: skip
     units = {key: [*python(code), str(tmp_path / key)] for key in "ab"}
-    with subprocess.Popen(
-        command(programs, units, "--turn-ms", 50), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
-    ) as process:
+    with started(programs, units, "--turn-ms", 50):
         notes, both = [tmp_path / key for key in "ab"], 0
         assert until(lambda: sum(len(n.read_text().split()) for n in notes if n.exists()) == 6)
         trees = [[*map(int, note.read_text().split())] for note in notes]
@@ -95,8 +101,6 @@ def test_a_tree_stands_with_those_that_left_its_session(programs, tmp_path):
             awake = [any(state_of(pid) != "T" for pid in tree) for tree in trees]
             both += all(awake)
             time.sleep(0.002)
-        process.terminate()
-        process.communicate(timeout=DEADLINE_S)
     assert both < 100  # a look that falls between two turns sees both
 
 
@@ -142,10 +146,7 @@ FORKS += "    os.wait()"
 
 def test_a_frozen_unit_does_nothing_although_it_forks_all_the_time(programs, freezers):
     units = {key: python(FORKS) for key in freezers}
-    with subprocess.Popen(
-        command(programs, units, "--turn-ms", 50, freezers=freezers),
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-    ) as process:  # fmt: skip
+    with started(programs, units, "--turn-ms", 50, freezers=freezers) as process:
         for _ in units:
             process.stdout.readline()
         time.sleep(0.2)
@@ -154,8 +155,6 @@ def test_a_frozen_unit_does_nothing_although_it_forks_all_the_time(programs, fre
             texts = [(group / "cgroup.events").read_text() for group in freezers.values()]
             awake.append(sum("frozen 0" in text for text in texts))
             time.sleep(0.002)
-        process.terminate()
-        process.communicate(timeout=DEADLINE_S)
     assert set(awake) <= {0, 1, 2}  # two, where a look falls between two turns
     assert awake.count(1) > 50
     assert all(

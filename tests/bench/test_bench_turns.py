@@ -10,18 +10,16 @@ from itertools import pairwise
 
 import pytest
 
-from .conftest import DEADLINE_S, Event, gone, of, read_event, state_of, until
+from .conftest import DEADLINE_S, LIBRARIES, Event, gone, of, read_event, state_of, until
 
 QUICK = ("--turn-ms", 10, "--skip-ms", 1, "--warmup-ms", 20, "--stall-ms", 1000)
 
 
 @pytest.mark.parametrize("workload", ["larson", "remote", "threads"])
 @pytest.mark.parametrize("threads", [2, 32])
-def test_every_arm_gets_one_turn_a_round_alone_and_gives_its_result(
-    programs, preload, workload, threads
-):
+def test_every_arm_gets_one_turn_a_round_alone_and_gives_its_result(programs, workload, threads):
     arms = [word for name in ("mimalloc", "jemalloc") for word in (
-        "--arm", name, "--env", f"LD_PRELOAD={preload(name)['LD_PRELOAD']}")]  # fmt: skip
+        "--arm", name, "--env", f"LD_PRELOAD={LIBRARIES[name]}")]  # fmt: skip
     events = programs.events(
         *QUICK, "--rounds", 5, *arms, "--", programs.bench_path, workload, "--threads", threads
     )
@@ -67,8 +65,8 @@ def test_the_order_is_random_and_repeatable(programs):
     assert len({tuple(first[i : i + 3]) for i in range(0, 36, 3)}) > 1
 
 
-def test_a_background_thread_rests_in_turns_of_others(programs, preload):
-    library = preload("jemalloc")["LD_PRELOAD"]
+def test_a_background_thread_rests_in_turns_of_others(programs):
+    library = LIBRARIES["jemalloc"]
     background = ("--env", "MALLOC_CONF=background_thread:true", "--env", f"LD_PRELOAD={library}")
     with subprocess.Popen(
         [programs.turns_path, *map(str, QUICK), "--ask", "--rounds", "2",
