@@ -17,7 +17,6 @@ import resource
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
@@ -59,8 +58,6 @@ AARCH64 = Platform(
 )
 MUSL = Platform("x86-64 with musl", ("musl-gcc",), "musl-tools", {"CMAKE_C_COMPILER": "musl-gcc"})
 
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
-
 
 class Built:
     """hz and its tests, built for a platform."""
@@ -80,22 +77,10 @@ class Built:
         On musl the tests are linked to libhz.so: what they start may be glibc's, and cannot be
         preloaded with it.
         """
-        if not self.is_emulated:
-            preload = ["env", f"LD_PRELOAD={self.build / 'libhz.so'}"]
-            is_linked = program.startswith("tests/")
-            return [*(preload if is_on_hz and not is_linked else ()), str(self.build / program)]
-        preload = ["-E", f"LD_PRELOAD={self.build / 'libhz.so'}"]
-        return [
-            self.platform.emulator, *options, *(preload if is_on_hz else ()),
-            str(self.build / program),
-        ]  # fmt: skip
-
-    def script(self, name, words):
-        """A program that starts these words: what exec cannot start by itself is emulated so."""
-        path = self.folder / name
-        path.write_text("#!/bin/sh\nexec " + " ".join(words) + ' "$@"\n')
-        path.chmod(0o755)
-        return path
+        first = [self.platform.emulator, *options, "-E"] if self.is_emulated else ["env"]
+        is_preloaded = is_on_hz and (self.is_emulated or not program.startswith("tests/"))
+        value = self.build / "libhz.so" if is_preloaded else ""
+        return [*first, f"LD_PRELOAD={value}", str(self.build / program)]
 
     def run(self, words, *, is_limited=True, **variables):
         """Runs them in an empty environment of hz's variables; see EMULATED_BYTES."""
@@ -105,24 +90,16 @@ class Built:
         return finished(["prlimit", f"--as={limit}", *words], env=own, cwd=self.folder)
 
 
-def require_tools(platform):
-    """Skip, and say that it was not tested, where a program is missing."""
+def _built(platform, build_core, folders):
     missing = [name for name in platform.needs if shutil.which(name) is None]
     if missing:
         pytest.skip(
             f"{platform.name} was not tested: there is no {', '.join(missing)} "
             f"(apt-get install {platform.packages})"
         )
-
-
-def _built(platform, build_core, folders):
-    require_tools(platform)
     quick = {"HZ_WERROR": "ON", "HZ_BUILD_TESTS": "ON", "CMAKE_C_FLAGS_RELEASE": "-O1"}
-    return Built(
-        platform,
-        build_core(targets=TARGETS, **quick, **platform.defines),
-        folders.mktemp("platform"),
-    )
+    build = build_core(targets=TARGETS, **quick, **platform.defines)
+    return Built(platform, build, folders.mktemp("platform"))
 
 
 @pytest.fixture(scope="session")
@@ -138,8 +115,7 @@ def musl(build_core, tmp_path_factory):
 @pytest.fixture(params=["aarch64", "musl"])
 def built(request):
     """Each platform in turn."""
-    made = request.getfixturevalue(request.param)
-    return made
+    return request.getfixturevalue(request.param)
 
 
 # --- what holds on each ---------------------------------------------------------------------------
@@ -163,9 +139,13 @@ LARSON = ("larson", "--threads", "2", "--ops", "5000", "--slots", "100")
 # What of these programs the emulator can run (by a part of their sentences). qemu 7.2 keeps memory
 # for each thread that was, so that what is resident cannot be judged; and a child of a fork ends
 # with a failed assertion of qemu when it starts a thread. Both are so under glibc's malloc, too.
-EMULATED = (("forks", "eight churning"), ("threads", "destructors of thread-specific"))
 # With musl 1.2.3 the first thread of a fork's child cannot be joined, under any malloc.
-ON_MUSL = (("forks", ""), ("threads", "destructors of thread-specific"))
+THREADED = (
+    ("aarch64", "forks", "eight churning"),
+    ("aarch64", "threads", "destructors of thread-specific"),
+    ("musl", "forks", ""),
+    ("musl", "threads", "destructors of thread-specific"),
+)
 
 
 def require_all_held(done):
@@ -189,17 +169,11 @@ def test_the_heap_agrees_with_its_shadow(settings, built):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("program", "which"), EMULATED)
-def test_threads_and_forks_hold_where_they_are_emulated(program, which, aarch64):
-    words = aarch64.words(f"tests/{program}")
-    require_all_held(aarch64.run([*words, which], **ON_HZ, TEST_FORKS="5"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("program", "which"), ON_MUSL)
-def test_threads_and_forks_hold_on_musl(program, which, musl):
-    words = [*musl.words(f"tests/{program}"), which]
-    require_all_held(musl.run(words, **ON_HZ, TEST_FORKS="20"))
+@pytest.mark.parametrize(("built", "program", "which"), THREADED, indirect=["built"])
+def test_threads_and_forks_hold(program, which, built):
+    words = [*built.words(f"tests/{program}"), which]
+    forks = "5" if built.is_emulated else "20"
+    require_all_held(built.run(words, **ON_HZ, TEST_FORKS=forks))
 
 
 @pytest.mark.slow
@@ -249,7 +223,9 @@ def test_hz_bench_measures(words, built):
 
 @pytest.mark.slow
 def test_hz_launch_proves_the_allocator(built):
-    program = built.script("bench-on-hz", built.words("bench/hz-bench"))
+    program = built.folder / "bench-on-hz"  # what exec cannot start by itself is emulated so
+    program.write_text(f'#!/bin/sh\nexec {" ".join(built.words("bench/hz-bench"))} "$@"\n')
+    program.chmod(0o755)
     launch = built.words("bench/hz-launch", is_on_hz=False)
     done = built.run([*launch, "--", str(program), *LARSON])
     result = json.loads(done.stdout.splitlines()[-1])
