@@ -46,9 +46,8 @@ def events(*given, said="", **more):
 @contextmanager
 def started(*given, **more):
     """hz-alternate at work, which is ended at last."""
-    words = command(*given, **more)
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
-    with subprocess.Popen(words, **pipes, text=True) as process:
+    with subprocess.Popen(command(*given, **more), **pipes, text=True) as process:
         try:
             yield process
         finally:

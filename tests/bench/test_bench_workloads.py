@@ -36,8 +36,7 @@ def words(name, threads):
 
 
 def listing(programs):
-    done = programs.bench("--list")
-    return list(json.loads(done.stdout)["workloads"])
+    return json.loads(programs.bench("--list").stdout)["workloads"]
 
 
 def test_the_list_names_every_workload_once(programs):

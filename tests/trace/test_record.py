@@ -22,10 +22,9 @@ WAIT_S = 20.0
 
 def blocks_of(recorder, path):
     """How many of the program's blocks a trace has, each with its end."""
-    given = [
-        words[1] for words in recorder.lines(path) if words[0] == "malloc" and words[2] == BLOCK
-    ]
-    ended = {words[1] for words in recorder.lines(path) if words[0] == "free"}
+    lines = recorder.lines(path)
+    given = [words[1] for words in lines if words[0] == "malloc" and words[2] == BLOCK]
+    ended = {words[1] for words in lines if words[0] == "free"}
     return sum(block in ended for block in given)
 
 
