@@ -91,6 +91,7 @@ void hz_tick_ask(hz_heap *mine)
 static void do_what_is_asked(hz_heap *heap)
 {
     heap->asked_before = hz_atomic_peek(&asked);
+    hz_remote_flush(heap);
     hz_magazine_flush_all(heap);
 }
 

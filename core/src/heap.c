@@ -6,7 +6,7 @@
  * as there are CPUs stay warm, until no thread has ended for decay_ms. The blocks of the others go
  * to the depots: those heaps are cold. When no thread has ended for decay_ms, the slots of cold
  * heaps go back to the system, those of one heap in each tick: it is bare then. So a program that
- * once had thousands of threads does not pay for them as long as it lives.
+ * once had thousands of threads does not pay for their slots as long as it lives.
  *
  * A thread gets a heap of a shard that belongs to the node where the thread begins. When it was seen
  * on another node twice, half an epoch of budget.c apart, it gets one of that node: pools pin their

@@ -12,7 +12,7 @@
 
 #include "internal.h"
 
-enum { SHARD_SHIFT = 48, CLASS_SHIFT = 56, SORT_KEYS = 64 };
+enum { SHARD_SHIFT = 48, CLASS_SHIFT = 56, SORT_KEYS = 64, RING_BYTES = 256 << 10 };
 _Static_assert((int)HZ_SHARDS_MAX <= (int)SORT_KEYS && (int)HZ_CLASS_NUMBERS <= (int)SORT_KEYS,
                "sort keys");
 _Static_assert(HZ_ADDRESS_MAX <= UINT64_C(1) << SHARD_SHIFT && (int)SORT_KEYS <= UINT8_MAX,
@@ -232,11 +232,12 @@ void hz_remote_make(hz_heap *heap, void **memory)
     heap->ring_inbox = memory + 2 * hz_cfg.remote_ring_size;
 }
 
-/* A ring is full when its items are in use, or its blocks have thread_cache_bytes, as no thread
- * can use the blocks that wait in it. */
+/* A ring is full when its items are in use, or its blocks have RING_BYTES or thread_cache_bytes: no
+ * thread can use the blocks that wait in it, and one that sleeps keeps them. */
 static bool ring_is_full(const hz_heap *heap)
 {
     return heap->ring_count == (uint32_t)hz_cfg.remote_ring_size ||
+           heap->ring_bytes >= RING_BYTES ||
            heap->ring_bytes >= (size_t)hz_live(thread_cache_bytes);
 }
 

@@ -155,6 +155,39 @@ CHECK("frees of large blocks let depots decay")
     require(in_depot(SIZE) < before, "all %u blocks stay", before);
 }
 
+/* ---- rings ---------------------------------------------------------------------------------- */
+
+enum { LONG = 8000, MANY = 200, RING_MOST = 256 * 1024 };
+static void *others[MANY];
+
+static void *allocate_for_another(void *unused)
+{
+    for (size_t i = 0; i < MANY; i++) others[i] = hz_malloc(LONG);
+    return unused;
+}
+
+static void *trim(void *unused)
+{
+    (void)hz_trim();
+    return unused;
+}
+
+CHECK("a ring holds 256 KiB at most, and is emptied in the first slow call after a trim")
+{
+    hz_free(hz_malloc(SIZE)); /* now this thread has a heap */
+    const hz_heap *heap = hz_heap_mine;
+    if (hz_map.shards == 1) return;
+    (void)thread_end(thread_start(allocate_for_another, NULL));
+    for (size_t i = 0; i < MANY; i++) {
+        hz_free(others[i]);
+        require(heap->ring_bytes < RING_MOST, "%zu bytes wait", heap->ring_bytes);
+    }
+    require(heap->ring_count > 0, "the blocks are not of another shard");
+    (void)thread_end(thread_start(trim, NULL));
+    hz_free(hz_malloc(OTHER_SIZE));
+    require(heap->ring_count == 0, "%u blocks wait", heap->ring_count);
+}
+
 /* ---- budgets -------------------------------------------------------------------------------- */
 
 enum { AT_WORK = 4 };
