@@ -39,8 +39,8 @@ take 2048 64 give 2048 take 2048 128 give 2048 | grown_bytes | WORTH_IT MAGAZINE
 {65536: 61440, 67108864: 131072}
 
 thread_cache_bytes sets how many rings 64 large blocks of another shard fill
-take 64 262144 thread give 64 | ring_full | SHARDS=2
-{1048576: 16, 4194304: 4, 67108864: 0}
+take 64 32768 thread give 64 | ring_full | SHARDS=2 MAGAZINE_BYTES=65536
+{65536: 32, 131072: 16, 67108864: 8}
 
 thread_cache_share bounds what they may grow to by a share of all small blocks, at least of 2 MiB
 take 2048 64 give 2048 | grown_bytes | WORTH_IT

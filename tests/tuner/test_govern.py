@@ -374,26 +374,29 @@ def test_a_governed_process_has_its_own_settings_again_whatever_ends_the_governo
     assert (first["what"], first["arm"], second["what"]) == ("switched", "lean", "let go")
 
 
-HOLDS = "x = [bytes(9999) for _ in range(9999)]\n"
+HOLDS = "import time\nx = [bytes(9999) for _ in range(9999)]\n"
 FREES = {
-    "before": f"del x[:-1]\n{READY}input()",
-    "later": f"{READY}time.sleep(0.5)\ndel x[:-1]\ninput()",
+    "before": "del x[:-1]\nprint(flush=True)\ninput()",
+    "later": "print(flush=True)\ntime.sleep(0.5)\ndel x[:-1]\ninput()",
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("freed", FREES)
-def test_an_arm_that_trims_returns_what_was_freed_before_it_began_and_later(
-    freed, monkeypatch, started
-):
+def test_an_arm_that_trims_returns_what_was_freed_before_it_began_and_later(freed, monkeypatch):
     monkeypatch.setattr(steer, "_RENEWED_S", 0.1)
     monkeypatch.setattr(steer, "_TRIMMED_S", 0.1 if freed == "later" else 60.0)
-    lean = PolicyArm("lean", {"glibc": {"top_pad": 0}}, ("idle", "steady"), True)
+    lean = PolicyArm("lean", {"glibc": {"top_pad": 0}}, ("idle", "steady", "burst"), True)
     env = {**os.environ, "HZ_CONTROL": "1", "LD_PRELOAD": str(artifacts.agent())}
-    child = started([sys.executable, "-c", HOLDS + FREES[freed]], **env)
-    assert Process.of(child.pid).memory().resident_bytes > 100_000_000
-    steer.steered(child.pid, Policy("", (lean,)), print, for_s=1.5)
-    assert Process.of(child.pid).memory().resident_bytes < 50_000_000
+    command = [sys.executable, "-c", HOLDS + FREES[freed]]
+    with subprocess.Popen(command, env=env, stdin=-1, stdout=-1) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert Process.of(child.pid).memory().resident_bytes > 100_000_000
+        steer.steered(child.pid, Policy("", (lean,)), print, for_s=1.5)
+        held = Process.of(child.pid).memory().resident_bytes
+        child.kill()
+    assert held < 50_000_000
 
 
 @pytest.mark.slow
