@@ -298,7 +298,10 @@ static hz_os_claimed make_room(size_t start, size_t end)
     while (arena.first_number + end >= arena.entries) {
         if (entries_double() != HZ_OS_CLAIMED) return HZ_OS_REFUSED;
     }
-    const size_t generous = smaller(end + pages_beyond(), arena.entries - arena.first_number - 1);
+    /* A huge page comes only where all of it is usable when it is first touched. */
+    const size_t step = hz_cfg.thp == HZ_THP_ON ? HUGE_PAGES : 1;
+    const size_t beyond = round_up(end + pages_beyond(), step);
+    const size_t generous = smaller(beyond, arena.entries - arena.first_number - 1);
     const hz_os_claimed claimed = make_usable(from, generous);
     return claimed == HZ_OS_CLAIMED ? claimed : make_usable(from, end);
 }

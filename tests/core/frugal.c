@@ -60,6 +60,20 @@ PROGRAM("--grow")
     require(left < 4 * KIB * KIB, "%zu bytes are still resident", left);
 }
 
+PROGRAM("--ask")
+{
+    for (size_t i = 0; i < FILLING; i += KIB) {
+        filling[i] = malloc(100 * KIB);
+        const uint64_t asked = hz_counter("huge_page_bytes");
+        require(asked % (2 * KIB * KIB) == 0, "%zu bytes", (size_t)asked);
+    }
+}
+
+CHECK("thp=on asks for whole huge pages")
+{
+    require_program("--ask", 0, "HZ_THP=on");
+}
+
 CHECK_IN(60, "thp=adaptive saves page faults at no memory, and memory that is freed returns")
 {
     require_program("--grow", 0, "HZ_THP=adaptive");
