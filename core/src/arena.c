@@ -234,17 +234,23 @@ void hz_arena_advise(void *address, size_t bytes)
     }
 }
 
-/* Under thp=adaptive asks for huge pages for new pages of the arena, unless short blocks hold less
- * than that was asked for already. Short blocks fill pages, so little memory is lost; where long
- * ones stay untouched, at most about as much again as the short ones hold. */
-static void advise_new(size_t from, size_t to)
+/* Whether to ask for huge pages where the arena grows; under thp=adaptive not where short blocks
+ * hold less than that was asked for already. Short blocks fill pages, so little memory is lost;
+ * where long ones stay untouched, at most about as much again as the short ones hold. */
+static bool wants_huge_pages(void)
+{
+    const size_t in_use = hz_atomic_peek(&hz_cuts.of_short);
+    if (hz_cfg.thp != HZ_THP_ADAPTIVE) return hz_cfg.thp == HZ_THP_ON;
+    return in_use >= SHORT_LEAST && in_use >= arena.huge_bytes;
+}
+
+static void advise_new(size_t from, size_t to, bool is_huge)
 {
     void *address = hz_page_address(from);
-    const size_t bytes = (to - from) << HZ_PAGE_SHIFT, in_use = hz_atomic_peek(&hz_cuts.of_short);
+    const size_t bytes = (to - from) << HZ_PAGE_SHIFT;
     if (from > arena.usable_pages) hz_atomic_put(&arena.huge_from, from); /* no range has a gap */
     hz_arena_advise(address, bytes);
-    if (hz_cfg.thp != HZ_THP_ADAPTIVE || in_use < SHORT_LEAST || in_use < arena.huge_bytes) return;
-    if (!hz_os_ask_huge_pages(address, bytes)) return;
+    if (hz_cfg.thp != HZ_THP_ADAPTIVE || !is_huge || !hz_os_ask_huge_pages(address, bytes)) return;
     hz_count(HZ_STAT_huge_page_bytes, bytes);
     arena.huge_bytes += bytes;
     if (hz_atomic_get(&arena.huge_from) >= hz_atomic_peek(&arena.huge_to))
@@ -268,7 +274,7 @@ static void advise_purged(size_t first, size_t pages)
 
 /* Makes the pages [from, to) usable, and their parts of the tables with those for one page more on
  * each side, which neighbours read. */
-static hz_os_claimed make_usable(size_t from, size_t to)
+static hz_os_claimed make_usable(size_t from, size_t to, bool is_huge)
 {
     hz_os_claimed claimed = HZ_OS_CLAIMED;
     for (size_t i = 0; i < TABLES && claimed == HZ_OS_CLAIMED; i++)
@@ -278,7 +284,7 @@ static hz_os_claimed make_usable(size_t from, size_t to)
     claimed = hz_os_claim(hz_page_address(from), bytes, true);
     if (claimed != HZ_OS_CLAIMED) return claimed;
     hz_count(HZ_STAT_committed_bytes, bytes);
-    advise_new(from, to);
+    advise_new(from, to, is_huge);
     arena.usable_pages = to;
     return claimed;
 }
@@ -299,20 +305,18 @@ static hz_os_claimed make_room(size_t start, size_t end)
         if (entries_double() != HZ_OS_CLAIMED) return HZ_OS_REFUSED;
     }
     /* A huge page comes only where all of it is usable when it is first touched. */
-    const size_t step = hz_cfg.thp == HZ_THP_ON ? HUGE_PAGES : 1;
-    const size_t beyond = round_up(end + pages_beyond(), step);
+    const bool is_huge = wants_huge_pages();
+    const size_t beyond = round_up(end + pages_beyond(), is_huge ? HUGE_PAGES : 1);
     const size_t generous = smaller(beyond, arena.entries - arena.first_number - 1);
-    const hz_os_claimed claimed = make_usable(from, generous);
-    return claimed == HZ_OS_CLAIMED ? claimed : make_usable(from, end);
+    const hz_os_claimed claimed = make_usable(from, generous, is_huge);
+    return claimed == HZ_OS_CLAIMED ? claimed : make_usable(from, end, is_huge);
 }
 
 /* Skips a range that another mapping holds: the arena goes on behind it, and one page between the
  * two stays unused. */
 static void leave_gap(size_t start, size_t pages)
 {
-    const size_t end = round_up(start + pages, SKIP_PAGES) + 1;
-    arena.usable_pages = arena.used_pages = end;
-    hz_atomic_put(&arena.huge_from, end);
+    arena.used_pages = round_up(start + pages, SKIP_PAGES) + 1;
 }
 
 static bool extend(size_t pages, size_t *first)
