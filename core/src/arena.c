@@ -31,7 +31,6 @@
 enum { ENTRIES, INFOS, FREE_BITS, TABLES };
 
 enum {
-    HUGE_PAGES = 32,         /* the first page is a multiple of 2 MiB */
     COMMIT_PAGES = 16,       /* pages that are claimed beyond those asked for, at least: 1 MiB */
     COMMIT_PAGES_MAX = 1024, /* at most */
     SKIP_PAGES = 1024, /* a gap ends at a multiple of it: its two sides share no part of a table */
@@ -41,9 +40,8 @@ enum {
     UNCOMMIT_PAGES = 16,     /* a shorter run is not worth a mapping of its own */
     META_BYTES = 256 * 1024, /* unit of memory for hz's own structs */
 };
-#define SHORT_LEAST ((size_t)8 << 20)     /* with fewer bytes of short blocks adaptive asks not */
 #define ENTRIES_MIN ((size_t)1 << 16)     /* addresses that share an entry are FAR, see block.h */
-#define ENTRIES_USUAL ((size_t)1 << 17)   /* 2 MiB: mlockall works under a limit of 8 MiB */
+#define ENTRIES_USUAL ((size_t)1 << 17)   /* 2 MiB */
 #define ADDRESSES_FEW ((uint64_t)1 << 30) /* if fewer are left, as few entries as possible */
 #define PLACE_BYTES_MIN ((uintptr_t)1 << 32)
 
@@ -69,8 +67,6 @@ static struct {
     size_t usable_pages; /* pages are claimed up to here, except gaps */
     size_t used_pages;   /* pages are handed to the page pool up to here */
     bool is_doubling;    /* whether entries are being claimed */
-    size_t huge_bytes;   /* for which thp=adaptive has asked for huge pages, */
-    _Atomic size_t huge_from, huge_to; /* and the pages for which it has not declined them since */
     unsigned char *meta; /* rest of the current unit */
     size_t meta_left;
 } arena = {.tables = {
@@ -78,8 +74,6 @@ static struct {
                [INFOS] = {.bytes_per_page = sizeof(hz_page_info)},
                [FREE_BITS] = {.bytes_per_page = (1 << HZ_PAGE_GRANULES_SHIFT) / 8},
            }};
-
-hz_cuts_t hz_cuts;
 
 /* Addresses and lengths for the system are multiples of HZ_PAGE_BYTES, hence of the kernel's pages,
  * which have 4, 16 or 64 KiB. */
@@ -123,7 +117,7 @@ static bool settle(uintptr_t place, uintptr_t place_bytes, uint64_t random)
     if (arena.entries > place_bytes >> HZ_PAGE_SHIFT) return false; /* they fill their table */
     if (!is_far_above(place + place_bytes)) return false;
     if (!hz_os_is_unmapped((void *)place, place_bytes - HZ_PAGE_BYTES)) return false;
-    arena.first_number = HUGE_PAGES * (1 + random % (arena.entries / HUGE_PAGES / 2));
+    arena.first_number = HZ_HUGE_PAGES * (1 + random % (arena.entries / HZ_HUGE_PAGES / 2));
     lay_out(place, place_bytes);
     table *entries = &arena.tables[ENTRIES];
     if (hz_os_claim(entries->start, bytes, false) != HZ_OS_CLAIMED) return false;
@@ -207,84 +201,89 @@ static size_t pass_over(size_t start, size_t pages)
     return number - arena.first_number;
 }
 
-/* Makes the part of a table for the pages [from, to) usable. */
-static hz_os_claimed table_extend(table *t, size_t from, size_t to)
-{
-    const uintptr_t first = (uintptr_t)(t->start + from * t->bytes_per_page);
-    const uintptr_t last = (uintptr_t)(t->start + to * t->bytes_per_page);
-    uintptr_t start = first & -(uintptr_t)HZ_PAGE_BYTES;
-    if (start < (uintptr_t)t->end) start = (uintptr_t)t->end;
-    const size_t bytes = round_up(last, HZ_PAGE_BYTES) - start;
-    hz_os_claimed claimed;
-    if (last <= start) return HZ_OS_CLAIMED;
-    if (t == &arena.tables[ENTRIES])
-        claimed = hz_os_allow_writing((void *)start, bytes) ? HZ_OS_CLAIMED : HZ_OS_REFUSED;
-    else
-        claimed = hz_os_claim((void *)start, bytes, true);
-    if (claimed == HZ_OS_CLAIMED) t->end = (unsigned char *)start + bytes;
-    return claimed;
-}
-
 void hz_arena_advise(void *address, size_t bytes)
 {
-    if (hz_cfg.thp == HZ_THP_ON && hz_os_ask_huge_pages(address, bytes)) {
-        hz_count(HZ_STAT_huge_page_bytes, bytes);
-    } else if (hz_cfg.thp == HZ_THP_NEVER && hz_os_decline_huge_pages(address, bytes)) {
+    if (hz_cfg.thp == HZ_THP_ON) {
+        if (hz_os_ask_huge_pages(address, bytes)) hz_count(HZ_STAT_huge_page_bytes, bytes);
+    } else if (hz_cfg.thp != HZ_THP_OFF && hz_os_decline_huge_pages(address, bytes)) {
         hz_count(HZ_STAT_small_page_bytes, bytes);
     }
 }
 
-/* Whether to ask for huge pages where the arena grows; under thp=adaptive not where short blocks
- * hold less than that was asked for already. Short blocks fill pages, so little memory is lost;
- * where long ones stay untouched, at most about as much again as the short ones hold. */
-static bool wants_huge_pages(void)
+/* Declined again, it is one mapping with its neighbours, and khugepaged does not fill it again
+ * after a purge. */
+bool hz_arena_touch_huge(size_t first)
 {
-    const size_t in_use = hz_atomic_peek(&hz_cuts.of_short);
-    if (hz_cfg.thp != HZ_THP_ADAPTIVE) return hz_cfg.thp == HZ_THP_ON;
-    return in_use >= SHORT_LEAST && in_use >= arena.huge_bytes;
+    void *address = hz_page_address(first);
+    const size_t bytes = (size_t)HZ_HUGE_PAGES << HZ_PAGE_SHIFT;
+    if (!hz_os_ask_huge_pages(address, bytes)) return false;
+    hz_atomic_poke((_Atomic unsigned char *)address, 0);
+    (void)hz_os_decline_huge_pages(address, bytes);
+    hz_count(HZ_STAT_huge_page_bytes, bytes);
+    return true;
 }
 
-static void advise_new(size_t from, size_t to, bool is_huge)
+/* A part of a table that is to become usable; it may be empty. */
+typedef struct table_part {
+    unsigned char *start;
+    size_t bytes;
+} table_part;
+
+/* What the pages [from, to) still need of a table, with one page more on each side, which
+ * neighbours read. Below it the table may have a hole. */
+static table_part table_missing(const table *t, size_t from, size_t to)
+{
+    const uintptr_t first = (uintptr_t)(t->start + (from > 0 ? from - 1 : 0) * t->bytes_per_page);
+    const uintptr_t last = (uintptr_t)(t->start + (to + 1) * t->bytes_per_page);
+    uintptr_t start = first & -(uintptr_t)HZ_PAGE_BYTES;
+    if (start < (uintptr_t)t->end) start = (uintptr_t)t->end;
+    const size_t bytes = last > start ? round_up(last, HZ_PAGE_BYTES) - start : 0;
+    return (table_part){(unsigned char *)start, bytes};
+}
+
+static hz_os_claimed table_claim(size_t i, const table_part *part)
+{
+    if (part->bytes == 0) return HZ_OS_CLAIMED;
+    if (i != ENTRIES) return hz_os_claim(part->start, part->bytes, true);
+    return hz_os_allow_writing(part->start, part->bytes) ? HZ_OS_CLAIMED : HZ_OS_REFUSED;
+}
+
+/* Makes the parts of all tables for the pages [from, to) usable, or none. */
+static hz_os_claimed tables_extend(size_t from, size_t to)
+{
+    table_part parts[TABLES];
+    hz_os_claimed claimed = HZ_OS_CLAIMED;
+    while (arena.first_number + to >= arena.entries) {
+        if (entries_double() != HZ_OS_CLAIMED) return HZ_OS_REFUSED;
+    }
+    size_t done = 0;
+    for (; done < TABLES && claimed == HZ_OS_CLAIMED; done++) {
+        parts[done] = table_missing(&arena.tables[done], from, to);
+        claimed = table_claim(done, &parts[done]);
+    }
+    for (size_t i = 0; i < done && claimed == HZ_OS_CLAIMED; i++) {
+        if (parts[i].bytes > 0) arena.tables[i].end = parts[i].start + parts[i].bytes;
+    }
+    /* Entries stay mapped, and the last part was not claimed. */
+    for (size_t i = INFOS; i + 1 < done && claimed != HZ_OS_CLAIMED; i++)
+        hz_os_unclaim(parts[i].start, parts[i].bytes);
+    return claimed;
+}
+
+/* Makes the pages [from, to) usable, or none. */
+static hz_os_claimed make_usable(size_t from, size_t to)
 {
     void *address = hz_page_address(from);
     const size_t bytes = (to - from) << HZ_PAGE_SHIFT;
-    if (from > arena.usable_pages) hz_atomic_put(&arena.huge_from, from); /* no range has a gap */
-    hz_arena_advise(address, bytes);
-    if (hz_cfg.thp != HZ_THP_ADAPTIVE || !is_huge || !hz_os_ask_huge_pages(address, bytes)) return;
-    hz_count(HZ_STAT_huge_page_bytes, bytes);
-    arena.huge_bytes += bytes;
-    if (hz_atomic_get(&arena.huge_from) >= hz_atomic_peek(&arena.huge_to))
-        hz_atomic_put(&arena.huge_from, from);
-    hz_atomic_put(&arena.huge_to, to);
-}
-
-/* Where such pages go back, declines huge pages for all of them that are used so far: else the
- * kernel's khugepaged would fill the gaps again. Huge pages that are there stay. */
-static void advise_purged(size_t first, size_t pages)
-{
-    const size_t from = hz_atomic_get(&arena.huge_from);
-    const size_t used = hz_atomic_get(&hz_map.granules) >> HZ_PAGE_GRANULES_SHIFT;
-    const size_t end = smaller(hz_atomic_get(&arena.huge_to), used);
-    const size_t to = end & -(size_t)HUGE_PAGES, bytes = (to - from) << HZ_PAGE_SHIFT;
-    if (to <= from || first >= to || first + pages <= from) return;
-    if (!hz_os_decline_huge_pages(hz_page_address(from), bytes)) return;
-    hz_count(HZ_STAT_small_page_bytes, bytes);
-    hz_atomic_put(&arena.huge_from, to);
-}
-
-/* Makes the pages [from, to) usable, and their parts of the tables with those for one page more on
- * each side, which neighbours read. */
-static hz_os_claimed make_usable(size_t from, size_t to, bool is_huge)
-{
-    hz_os_claimed claimed = HZ_OS_CLAIMED;
-    for (size_t i = 0; i < TABLES && claimed == HZ_OS_CLAIMED; i++)
-        claimed = table_extend(&arena.tables[i], from > 0 ? from - 1 : 0, to + 1);
+    hz_os_claimed claimed = hz_os_claim(address, bytes, true);
     if (claimed != HZ_OS_CLAIMED) return claimed;
-    const size_t bytes = (to - from) << HZ_PAGE_SHIFT;
-    claimed = hz_os_claim(hz_page_address(from), bytes, true);
-    if (claimed != HZ_OS_CLAIMED) return claimed;
+    claimed = tables_extend(from, to);
+    if (claimed != HZ_OS_CLAIMED) {
+        hz_os_unclaim(address, bytes);
+        return claimed;
+    }
     hz_count(HZ_STAT_committed_bytes, bytes);
-    advise_new(from, to, is_huge);
+    hz_arena_advise(address, bytes);
     arena.usable_pages = to;
     return claimed;
 }
@@ -296,33 +295,26 @@ static size_t pages_beyond(void)
     return smaller(COMMIT_PAGES + arena.usable_pages / 4, COMMIT_PAGES_MAX);
 }
 
-/* Makes the pages [start, end) usable, and some more unless the system refuses. */
+/* Makes the pages [start, end) usable, and some more if the system allows and the entries do. */
 static hz_os_claimed make_room(size_t start, size_t end)
 {
     const size_t from = start > arena.usable_pages ? start : arena.usable_pages;
     if (end <= arena.usable_pages) return HZ_OS_CLAIMED;
-    while (arena.first_number + end >= arena.entries) {
-        if (entries_double() != HZ_OS_CLAIMED) return HZ_OS_REFUSED;
-    }
     /* A huge page comes only where all of it is usable when it is first touched. */
-    const bool is_huge = wants_huge_pages();
-    const size_t beyond = round_up(end + pages_beyond(), is_huge ? HUGE_PAGES : 1);
-    const size_t generous = smaller(beyond, arena.entries - arena.first_number - 1);
-    const hz_os_claimed claimed = make_usable(from, generous, is_huge);
-    return claimed == HZ_OS_CLAIMED ? claimed : make_usable(from, end, is_huge);
+    const size_t step = hz_cfg.thp == HZ_THP_ON ? HZ_HUGE_PAGES : 1;
+    const size_t beyond = round_up(end + pages_beyond(), step);
+    const size_t most = smaller(beyond, arena.entries - arena.first_number - 1);
+    const hz_os_claimed claimed = most > end ? make_usable(from, most) : HZ_OS_REFUSED;
+    return claimed == HZ_OS_CLAIMED ? claimed : make_usable(from, end);
 }
 
-/* Skips a range that another mapping holds: the arena goes on behind it, and one page between the
- * two stays unused. */
-static void leave_gap(size_t start, size_t pages)
-{
-    arena.used_pages = round_up(start + pages, SKIP_PAGES) + 1;
-}
-
+/* Where another mapping is in the way, the arena goes on behind it, and one page between the two
+ * stays unused. */
 static bool extend(size_t pages, size_t *first)
 {
+    size_t from = arena.used_pages;
     for (size_t gap = SKIP_PAGES; pages <= arena.pages; gap *= 2) {
-        const size_t start = pass_over(arena.used_pages, pages);
+        const size_t start = pass_over(from, pages);
         if (start + pages > arena.pages) return false;
         const hz_os_claimed claimed = make_room(start, start + pages);
         if (claimed == HZ_OS_REFUSED) return false;
@@ -332,7 +324,8 @@ static bool extend(size_t pages, size_t *first)
             hz_atomic_put(&hz_map.granules, arena.used_pages << HZ_PAGE_GRANULES_SHIFT);
             return true;
         }
-        leave_gap(start > arena.usable_pages ? start : arena.usable_pages, gap);
+        from = start > arena.usable_pages ? start : arena.usable_pages;
+        from = round_up(from + gap, SKIP_PAGES) + 1;
     }
     return false;
 }
@@ -352,7 +345,6 @@ bool hz_arena_purge(size_t first, size_t pages)
 {
     void *address = hz_page_address(first);
     const size_t bytes = pages << HZ_PAGE_SHIFT;
-    advise_purged(first, pages);
     if (hz_os_is_commit_strict() && pages >= UNCOMMIT_PAGES && hz_os_uncommit(address, bytes))
         return true;
     return hz_os_purge(address, bytes);

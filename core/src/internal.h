@@ -214,6 +214,8 @@ hz_page_info *hz_pages_alloc(size_t pages, size_t align, uint32_t node, bool *ze
 void hz_pages_free(hz_page_info *run);
 /* The same for a run that reads as zero and is not resident. */
 void hz_pages_free_clean(hz_page_info *run);
+/* Makes clean pages dirty by one page fault, with a huge page, where `node` has no dirty ones. */
+void hz_pages_add_huge(uint32_t node);
 /* Grows or shrinks a run in place; false when it cannot grow. */
 bool hz_pages_resize(hz_page_info *run, size_t pages);
 /* Grows a run in place by whatever is free behind it, where there is no other memory. */
@@ -257,7 +259,6 @@ size_t hz_freed_alike_above(size_t page);
 
 /* ---- arena.c: the pages and their tables ---------------------------------------------------- */
 
-extern hz_cuts_t hz_cuts;
 bool hz_arena_make(void);
 /* Makes `pages` more pages usable at the arena's end, from `*first` on; false when the arena is
  * used up or the system refuses. Below them may be a gap, whose pages are in no free run. */
@@ -270,6 +271,10 @@ bool hz_arena_reuse(size_t first, size_t pages);
 void *hz_meta_alloc(size_t bytes);
 /* Tells the system whether huge pages are wanted there. */
 void hz_arena_advise(void *address, size_t bytes);
+enum { HZ_HUGE_PAGES = 32 }; /* the first page is a multiple of them: 2 MiB */
+/* Makes the HZ_HUGE_PAGES pages from there on resident; false: they are not. */
+bool hz_arena_touch_huge(size_t first);
+
 /* Pages from the arena's start that were ever handed out. */
 size_t hz_arena_used_pages(void);
 void hz_arena_after_fork(void);

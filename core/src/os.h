@@ -23,6 +23,7 @@ typedef enum hz_os_claimed {
 
 /* Maps zeroed memory at an address, to be read or to be written; never replaces anything. */
 hz_os_claimed hz_os_claim(void *address, size_t bytes, bool is_writable);
+void hz_os_unclaim(void *address, size_t bytes);
 uintptr_t hz_os_find_addresses(size_t bytes);        /* where they are unmapped now; 0: nowhere */
 bool hz_os_is_unmapped(void *address, size_t bytes); /* true where the system does not tell */
 uintptr_t hz_os_addresses(void);                     /* how many a process has; a power of two */

@@ -76,6 +76,11 @@ hz_os_claimed hz_os_claim(void *address, size_t bytes, bool is_writable)
     return claim(address, bytes, is_writable ? PROT_READ | PROT_WRITE : PROT_READ);
 }
 
+void hz_os_unclaim(void *address, size_t bytes)
+{
+    unmap((long)address, bytes);
+}
+
 uintptr_t hz_os_find_addresses(size_t bytes)
 {
     const long address = map_fresh(NULL, bytes, PROT_NONE, MAP_NORESERVE);

@@ -495,6 +495,33 @@ void hz_pages_free(hz_page_info *run)
     hz_lock_release(&hz_page_pool.lock);
 }
 
+/* The next clean run that is a huge page and its equal in alignment, if no dirty page is left and
+ * the system would not get it back at once. */
+static hz_page_info *huge_take(uint32_t node)
+{
+    const hz_page_info *dirty = lists_search(&hz_page_pool.dirty[node], 1);
+    const size_t after = hz_pages_dirty() + HZ_HUGE_PAGES;
+    if (dirty != NULL || after > hz_max_dirty_bytes() >> HZ_PAGE_SHIFT) return NULL;
+    hz_page_info *run = find_usable(HZ_HUGE_PAGES, HZ_HUGE_PAGES, node, CLEAN_ONLY);
+    if (run == NULL || run->state != HZ_RUN_CLEAN) return NULL;
+    run = hz_run_split(run, align_up(run, HZ_HUGE_PAGES), HZ_HUGE_PAGES);
+    run->node = (uint8_t)node;
+    run_put_out(run);
+    return run;
+}
+
+void hz_pages_add_huge(uint32_t node)
+{
+    hz_lock_take(&hz_page_pool.lock);
+    hz_page_info *run = huge_take(node);
+    hz_lock_release(&hz_page_pool.lock);
+    if (run == NULL) return;
+    if (hz_arena_touch_huge(hz_info_page(run)))
+        hz_pages_free(run);
+    else
+        hz_pages_free_clean(run);
+}
+
 void hz_pages_free_clean(hz_page_info *run)
 {
     hz_lock_take(&hz_page_pool.lock);

@@ -21,15 +21,24 @@ enum {
 _Static_assert(HZ_PAGE_BYTES / HZ_CACHE_LINE_BYTES > COLOURS, "first blocks start in first pages");
 _Static_assert((COLOURS - 1) % COLOUR_STEP != 0, "a prime step reaches all colours");
 
+#define SHORT_LEAST ((size_t)4 << 20) /* with fewer bytes of short blocks thp=adaptive asks not */
+
+/* Bytes of all blocks cut from spans that still exist. On a line of its own: every cut writes it,
+ * and every slow path reads what would lie beside it. */
+static struct {
+    HZ_ALIGNED_TO_LINE _Atomic size_t of_short; /* of blocks that touch every other page at least */
+    _Atomic size_t of_long;
+} cuts;
+
 size_t hz_span_cut_bytes(void)
 {
-    return hz_atomic_peek(&hz_cuts.of_short) + hz_atomic_peek(&hz_cuts.of_long);
+    return hz_atomic_peek(&cuts.of_short) + hz_atomic_peek(&cuts.of_long);
 }
 
 static void count_cut(uint32_t class_, size_t bytes)
 {
     const bool is_short = hz_class_bytes[class_] <= SHORT_BLOCK_BYTES;
-    hz_atomic_add(is_short ? &hz_cuts.of_short : &hz_cuts.of_long, bytes);
+    hz_atomic_add(is_short ? &cuts.of_short : &cuts.of_long, bytes);
 }
 
 static hz_bin *bin_of(uint32_t shard, uint32_t class_)
@@ -138,11 +147,20 @@ static uint32_t span_colour(uint32_t first_page, uint32_t class_)
     return (1 + first_page * COLOUR_STEP % (COLOURS - 1)) * HZ_CACHE_LINE_BYTES;
 }
 
+/* Short blocks fill their pages, and where they hold so much, the huge page that is not full yet
+ * matters little. */
+static bool fills_huge_pages(uint32_t class_)
+{
+    return hz_cfg.thp == HZ_THP_ADAPTIVE && hz_class_bytes[class_] <= SHORT_BLOCK_BYTES &&
+           hz_atomic_peek(&cuts.of_short) >= SHORT_LEAST;
+}
+
 /* A span that no bin has yet: its pages have no class, see span_open. */
 static hz_page_info *span_make(uint32_t shard, uint32_t class_)
 {
     bool zeroed;
     size_t pages = span_length(class_);
+    if (fills_huge_pages(class_)) hz_pages_add_huge(hz_node_of(shard));
     hz_page_info *span = hz_guard_pages_alloc(pages, 1, hz_node_of(shard), &zeroed);
     if (span == NULL) return NULL;
     uint32_t first = (uint32_t)hz_info_page(span);

@@ -300,13 +300,6 @@ typedef struct hz_sweep {
     size_t looks;       /* pages that it may still look at; pages that are alike count as one */
 } hz_sweep;
 
-/* Bytes of all blocks cut from spans that still exist. On a line of its own: every cut writes it,
- * and every slow path reads what would lie beside it. */
-typedef struct hz_cuts_t {
-    HZ_ALIGNED_TO_LINE _Atomic size_t of_short; /* of blocks that touch every other page at least */
-    _Atomic size_t of_long;
-} hz_cuts_t;
-
 typedef struct hz_bin {
     HZ_ALIGNED_TO_LINE hz_lock lock; /* guards the rest, and the bookkeeping of its spans */
     hz_page_info *spans;             /* spans with free blocks and blocks in use */

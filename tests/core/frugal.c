@@ -49,10 +49,11 @@ static size_t faults_so_far(void)
 PROGRAM("--grow")
 {
     (void)memset(filling, 1, sizeof filling);
-    const size_t before = resident_bytes(), faults = faults_so_far();
+    const size_t before = resident_bytes(), faults = faults_so_far(), mappings = mapping_count();
     for (size_t i = 0; i < FILLING; i++) filling[i] = malloc(KIB);
     const size_t grown = resident_bytes() - before, taken = faults_so_far() - faults;
-    require(taken < FILLING * KIB / KERNEL_PAGE / 4, "%zu page faults", taken);
+    require(taken < FILLING * KIB / KERNEL_PAGE / 8, "%zu page faults", taken);
+    require(mapping_count() <= mappings + 1, "%zu mappings more", mapping_count() - mappings);
     require(grown < FILLING * KIB / 7 * 8, "%zu bytes for %d blocks", grown, FILLING);
     for (size_t i = 0; i < FILLING; i++) free(filling[i]);
     (void)malloc_trim(0);
@@ -74,7 +75,7 @@ CHECK("thp=on asks for whole huge pages")
     require_program("--ask", 0, "HZ_THP=on");
 }
 
-CHECK_IN(60, "thp=adaptive saves page faults at no memory, and memory that is freed returns")
+CHECK_IN(60, "thp=adaptive saves page faults at no memory and no mappings, and what is freed returns")
 {
     require_program("--grow", 0, "HZ_THP=adaptive");
 }

@@ -33,6 +33,16 @@ CHECK("malloc gives what a limit that is set late allows, and no more")
     require(given <= gibibyte && given >= gibibyte / 10 * 9, "malloc gave %zu bytes", given);
 }
 
+CHECK("what is refused, of any size, leaves nothing behind")
+{
+    limit_to(gibibyte);
+    const size_t mapped = mapped_bytes();
+    for (size_t refused = 1; refused <= 64; refused *= 2)
+        require(malloc(refused * gibibyte) == NULL, "%zu GiB are given", refused);
+    require(mapped_bytes() == mapped, "%zu bytes, then %zu", mapped, mapped_bytes());
+    for (size_t i = 0; i < 100; i++) (void)filled_block(malloc(mebibyte), mebibyte);
+}
+
 /* ---- limits that a program starts with ------------------------------------------------------- */
 
 PROGRAM("--some")

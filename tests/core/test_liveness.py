@@ -165,9 +165,9 @@ thp decides whether huge pages are asked for or declined, for all that is made u
 take 1 16 | [huge_bytes == committed_bytes, small_bytes == committed_bytes] |
 {'off': [False, False], 'on': [True, False], 'never': [False, True]}
 
-thp asks, if adaptive, for a part that short blocks justify, and declines it as pages go back
-take 16384 1024 take 999 65536 give 17383 until purges 600 | [huge_bytes // 1e7, small_bytes > 0] |
-{'off': [0, False], 'on': [11, False], 'adaptive': [2, True]}
+thp asks, if adaptive, for what short blocks fill, and declines the rest
+take 16384 1024 take 999 65536 | [huge_bytes // 2e6, small_bytes > 6e7] |
+{'off': [0, False], 'on': [58, False], 'adaptive': [7, True]}
 
 prefault decides whether the pages of every new span are populated at once
 take 4000 64 | populated_bytes |
