@@ -445,6 +445,7 @@ void hz_heap_renounce(void)
 
 void hz_trim_shared(void)
 {
+    hz_pages_end_huge();
     cool(0);
     hz_depot_trim();
 }

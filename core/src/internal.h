@@ -214,8 +214,11 @@ hz_page_info *hz_pages_alloc(size_t pages, size_t align, uint32_t node, bool *ze
 void hz_pages_free(hz_page_info *run);
 /* The same for a run that reads as zero and is not resident. */
 void hz_pages_free_clean(hz_page_info *run);
-/* Makes clean pages dirty by one page fault, with a huge page, where `node` has no dirty ones. */
-void hz_pages_add_huge(uint32_t node);
+/* Pages of a huge page, of which the next calls get the rest; NULL: `node` has dirty pages, or
+ * there are none. */
+hz_page_info *hz_pages_alloc_huge(size_t pages, uint32_t node);
+/* What is left of huge pages is dirty. */
+void hz_pages_end_huge(void);
 /* Grows or shrinks a run in place; false when it cannot grow. */
 bool hz_pages_resize(hz_page_info *run, size_t pages);
 /* Grows a run in place by whatever is free behind it, where there is no other memory. */

@@ -487,21 +487,11 @@ hz_page_info *hz_pages_alloc(size_t pages, size_t align, uint32_t node, bool *ze
     return run;
 }
 
-void hz_pages_free(hz_page_info *run)
-{
-    const uint32_t now_ms = hz_os_now_ms();
-    hz_lock_take(&hz_page_pool.lock);
-    hz_run_list_dirty(hz_info_page(run), run->pages, run->node, now_ms);
-    hz_lock_release(&hz_page_pool.lock);
-}
+/* ---- huge pages for short blocks ------------------------------------------------------------- */
 
-/* The next clean run that is a huge page and its equal in alignment, if no dirty page is left and
- * the system would not get it back at once. */
+/* A clean run of a huge page, which is in use from now on. */
 static hz_page_info *huge_take(uint32_t node)
 {
-    const hz_page_info *dirty = lists_search(&hz_page_pool.dirty[node], 1);
-    const size_t after = hz_pages_dirty() + HZ_HUGE_PAGES;
-    if (dirty != NULL || after > hz_max_dirty_bytes() >> HZ_PAGE_SHIFT) return NULL;
     hz_page_info *run = find_usable(HZ_HUGE_PAGES, HZ_HUGE_PAGES, node, CLEAN_ONLY);
     if (run == NULL || run->state != HZ_RUN_CLEAN) return NULL;
     run = hz_run_split(run, align_up(run, HZ_HUGE_PAGES), HZ_HUGE_PAGES);
@@ -510,16 +500,67 @@ static hz_page_info *huge_take(uint32_t node)
     return run;
 }
 
-void hz_pages_add_huge(uint32_t node)
+static void huge_end(uint32_t node)
+{
+    const hz_page_info *rest = hz_page_pool.huge[node];
+    hz_page_pool.huge[node] = NULL;
+    if (rest != NULL) hz_run_list_dirty(hz_info_page(rest), rest->pages, node, hz_os_now_ms());
+}
+
+/* The last pages of what is left of the node's huge page. */
+static hz_page_info *huge_cut(size_t pages, uint32_t node)
+{
+    hz_page_info *rest = hz_page_pool.huge[node];
+    if (rest == NULL || rest->pages < pages) return NULL;
+    if (rest->pages == pages) {
+        hz_page_pool.huge[node] = NULL;
+        return rest;
+    }
+    const size_t left = rest->pages - pages;
+    hz_run_resize(rest, left);
+    hz_page_info *run = hz_run_mark(hz_info_page(rest) + left, pages, HZ_RUN_NONE, node);
+    run_put_out(run);
+    return run;
+}
+
+hz_page_info *hz_pages_alloc_huge(size_t pages, uint32_t node)
+{
+    hz_page_info *fresh = NULL, *run = NULL;
+    hz_lock_take(&hz_page_pool.lock);
+    if (lists_search(&hz_page_pool.dirty[node], pages) == NULL) {
+        run = huge_cut(pages, node);
+        if (run == NULL && pages <= HZ_HUGE_PAGES) fresh = huge_take(node);
+    }
+    hz_lock_release(&hz_page_pool.lock);
+    if (fresh == NULL) return run;
+    const bool is_resident = hz_arena_touch_huge(hz_info_page(fresh));
+    hz_lock_take(&hz_page_pool.lock);
+    if (is_resident) {
+        huge_end(node);
+        hz_page_pool.huge[node] = fresh;
+        run = huge_cut(pages, node);
+    } else {
+        hz_run_list_clean(hz_info_page(fresh), fresh->pages);
+    }
+    hz_lock_release(&hz_page_pool.lock);
+    return run;
+}
+
+void hz_pages_end_huge(void)
 {
     hz_lock_take(&hz_page_pool.lock);
-    hz_page_info *run = huge_take(node);
+    for (uint32_t node = 0; node < hz_map.nodes; node++) huge_end(node);
     hz_lock_release(&hz_page_pool.lock);
-    if (run == NULL) return;
-    if (hz_arena_touch_huge(hz_info_page(run)))
-        hz_pages_free(run);
-    else
-        hz_pages_free_clean(run);
+}
+
+/* ---- freeing -------------------------------------------------------------------------------- */
+
+void hz_pages_free(hz_page_info *run)
+{
+    const uint32_t now_ms = hz_os_now_ms();
+    hz_lock_take(&hz_page_pool.lock);
+    hz_run_list_dirty(hz_info_page(run), run->pages, run->node, now_ms);
+    hz_lock_release(&hz_page_pool.lock);
 }
 
 void hz_pages_free_clean(hz_page_info *run)

@@ -184,6 +184,7 @@ static bool return_what_is_due(void)
 static bool return_all(void)
 {
     const uint32_t decay_ms = (uint32_t)hz_live(decay_ms);
+    hz_pages_end_huge();
     for (uint32_t vain = 0; vain < VAIN_MOST;) {
         vain = return_what_is_due() ? 0 : vain + 1;
         if (vain > 0) (void)word_replace(HZ_REST_WATCHES, HZ_REST_SLEEPS);

@@ -148,20 +148,22 @@ static uint32_t span_colour(uint32_t first_page, uint32_t class_)
 }
 
 /* Short blocks fill their pages, and where they hold so much, the huge page that is not full yet
- * matters little. */
+ * matters little. Between guard pages there are none. */
 static bool fills_huge_pages(uint32_t class_)
 {
-    return hz_cfg.thp == HZ_THP_ADAPTIVE && hz_class_bytes[class_] <= SHORT_BLOCK_BYTES &&
+    const bool is_short = hz_class_bytes[class_] <= SHORT_BLOCK_BYTES;
+    return hz_cfg.thp == HZ_THP_ADAPTIVE && is_short && !hz_is_fenced() &&
            hz_atomic_peek(&cuts.of_short) >= SHORT_LEAST;
 }
 
 /* A span that no bin has yet: its pages have no class, see span_open. */
 static hz_page_info *span_make(uint32_t shard, uint32_t class_)
 {
-    bool zeroed;
+    bool zeroed = false;
     size_t pages = span_length(class_);
-    if (fills_huge_pages(class_)) hz_pages_add_huge(hz_node_of(shard));
-    hz_page_info *span = hz_guard_pages_alloc(pages, 1, hz_node_of(shard), &zeroed);
+    const uint32_t node = hz_node_of(shard);
+    hz_page_info *span = fills_huge_pages(class_) ? hz_pages_alloc_huge(pages, node) : NULL;
+    if (span == NULL) span = hz_guard_pages_alloc(pages, 1, node, &zeroed);
     if (span == NULL) return NULL;
     uint32_t first = (uint32_t)hz_info_page(span);
     for (size_t i = 0; i < pages; i++) {
