@@ -34,7 +34,7 @@ void *hz_malloc(size_t size)
 /* ---- slow allocation ------------------------------------------------------------------------ */
 
 /* Before hz has started, and under hardening=full: no request takes a fast path (see
- * hz_fast_path_open). */
+ * hz_fast_path_open in harden.c). */
 static bool is_fast_path_closed(void)
 {
     return hz_map.class_max_bytes == 0;
