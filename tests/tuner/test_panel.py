@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import accumulate
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from lab.replay import ModelNoise, ReplayExecutor, Truth
 from tests.bench import traces
 
 from hztune import api, export, profile, report
-from hztune.blocks import Arm, spent_s
+from hztune.blocks import Arm, Block
 from hztune.errors import HztuneError, StoppedByUser
 from hztune.measure import WorkloadSink
 from hztune.measure.program import described
@@ -21,7 +23,7 @@ from hztune.measure.whole import RunExecutor
 from hztune.result import ending, read
 from hztune.result.summary import summary_json, summary_lines
 from hztune.stats.intervals import Interval
-from hztune.store.log import LocalStudy, recording
+from hztune.store.log import recording
 from hztune.study.ledger import Ledger
 from hztune.study.panel import LOOKS, Panel, PanelExecutor, make, panel_interval
 from hztune.study.proof import Step
@@ -212,60 +214,23 @@ def test_the_interval_of_a_panel_covers_at_all_its_looks_together():
 # ---- whole studies -------------------------------------------------------------------------------
 
 
-CAUTION = "on strange programs 0: 7 times slower (pages=on)"
-
-
 def of_the_user(arm):
     """Spin locks add a fifth, and large pages a little."""
     return Truth(0.2 * (("lock", "spin") in arm.params) + 0.04 * (("pages", "on") in arm.params))
 
 
-def told(folder, space, stop_after=1000):
-    """A study with a panel of two strange workloads, begun or gone on with: bench and decision.
-
-    It is stopped after so many blocks of its panel.
-    """
-    with LocalStudy(folder, {}, MACHINE, resume=True) as store:
-        blocks = store.replay()
-        bench = bench_of(of_the_user, QUIET, budget_s=276.0, ledger=Ledger.of(blocks))
-        clock = bench.budget.clock
-        bench.executor, bench.note = Kept(bench.executor, store), store.note
-        bench.budget = replace(bench.budget, spent_s=spent_s(blocks), reserved_s=24.0)
-        panels = []
-        for seed, landscape in enumerate((slow(-2.0, pages="on"), flat)):
-            drawn = ReplayExecutor(landscape, QUIET, seed=seed, clock=clock)
-            panels.append(Stopped(Kept(drawn, WorkloadSink(store, f"strange{seed}"))))
-        bench.stop = lambda: sum(len(each.seen) for each in panels) >= stop_after
-        executors = [
-            PanelExecutor(each, f"strange{seed}", f"strange programs {seed}")
-            for seed, each in enumerate(panels)
-        ]
-        return bench, Winner(bench, space, 1, panel=executors).run()
-
-
-def test_what_harms_a_strange_workload_leaves_the_winner(toy_space, tmp_path):
+def test_what_harms_a_strange_workload_leaves_the_winner(toy_space):
     """Large pages gain a little, and ruin a strange workload."""
-    bench, decision = told(tmp_path, toy_space)
+    bench = bench_of(of_the_user, QUIET, budget_s=276.0)
+    bench.budget.reserved_s = 24.0
+    strange = panel(bench, {"large": slow(-2.0, pages="on"), "mstress": flat})
+    decision = Winner(bench, toy_space, 1, panel=strange).run()
     assert decision.verdict == "improved"
     assert decision.arm.config == {"lock": "spin"}
-    (gone,) = decision.examined.left_out
-    assert (gone.text, decision.examined.cautions) == (CAUTION, ())
+    line = "on programs like large: 7 times slower (pages=on)"
+    assert (texts(decision.examined.left_out), decision.examined.cautions) == ([line], ())
     assert (bench.budget.total_s, bench.budget.reserved_s) == (300.0, 0.0)
     assert bench.budget.elapsed() <= 1.02 * bench.budget.total_s
-
-
-def test_a_stop_in_the_panel_loses_nothing_and_the_study_goes_on_with_the_next_block(
-    toy_space, tmp_path
-):
-    blocks = 9
-    _, decision = told(tmp_path, toy_space, stop_after=blocks)
-    assert decision.verdict == "interrupted"
-    assert decision.arm.config.get("lock") == "spin"
-    kept = [block for block in recording(tmp_path).blocks if block.role == "panel"]
-    assert len(kept) == blocks
-    bench, decision = told(tmp_path, toy_space)
-    assert decision.arm.config == {"lock": "spin"}
-    assert bench.ledger.panel[:blocks] == kept
 
 
 RESERVED = [
@@ -309,18 +274,23 @@ def keeping_nothing(gain, spin=0.0):
 
 @pytest.fixture
 def tuned(core_build, monkeypatch, simulate, carry_out):
-    """Carries out a whole request: on a landscape, with a strange workload that needs its pages."""
+    """Carries out a whole request: on a landscape, with a strange workload that needs its pages.
+
+    The user stops it after so many blocks of its panel.
+    """
     monkeypatch.setenv("HZTUNE_CORE", str(core_build))
 
-    def tune(landscape, **more):
-        clock = simulate(landscape, QUIET, rss_scatter=0.01)
+    def tune(landscape, *, stop_after=1000, **more):
+        clock, seen = simulate(landscape, QUIET, rss_scatter=0.01), list[Block]()
 
         def panel_of(request, machine, sink):
             drawn = ReplayExecutor(keeping_nothing(-2.3), QUIET, seed=1, clock=clock)
-            inner = Kept(drawn, WorkloadSink(sink, "large"))
+            inner = Stopped(Kept(drawn, WorkloadSink(sink, "large")), seen=seen)
             large = PanelExecutor(inner, "large", "programs with large blocks")
             return (large,) if request.budget().reserved_s else ()
 
+        asked = SimpleNamespace(is_set=lambda: len(seen) >= stop_after)
+        monkeypatch.setattr(session, "interruptible", lambda: nullcontext(asked))
         monkeypatch.setattr(session, "panel_of", panel_of)
         return carry_out(SPACE, "larson", threads=2, budget="3m", **more)
 
@@ -349,6 +319,19 @@ def test_what_was_left_out_is_told_when_read_back(tuned):
     assert [each.state for each in result.account.elsewhere] == ["safe"]
     assert read(json.loads(json.dumps(ending(result))), result.folder) == result
     assert line in report.render(result.folder)
+
+
+def test_a_stop_in_the_panel_loses_nothing_and_the_study_goes_on_with_the_next_block(tuned):
+    """The panel has shown the harm then, and seeks the step that does it."""
+    landscape, blocks = keeping_nothing(0.04, spin=0.2), 4
+    result = tuned(landscape, stop_after=blocks)
+    assert result.profile.claim.verdict == "interrupted"
+    assert result.profile.params == {"depot_lock": "spin", "max_dirty_bytes": 0}
+    kept = Ledger.of(recording(result.folder).blocks).panel
+    assert len(kept) == blocks
+    result = tuned(landscape, resume=True)
+    assert result.profile.params == {"depot_lock": "spin"}
+    assert Ledger.of(recording(result.folder).blocks).panel[:blocks] == kept
 
 
 def test_without_a_panel_the_known_risk_is_told(tuned):
