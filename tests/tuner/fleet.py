@@ -15,6 +15,15 @@ START_S = 1767225600.0
 CPU = CanaryMetric(name="cpu", margin="2%", target=True)
 
 
+def rows_of(metric, table, first=0, units=None):
+    """Rows of a table of blocks and units, block `first` above; NaN: there is none."""
+    return [
+        FleetRow(START_S + 60.0 * (first + block), units[at] if units else f"u{at}", metric, value)
+        for (block, at), value in np.ndenumerate(np.array(table, dtype=float))
+        if not math.isnan(value)
+    ]
+
+
 def fleet(count=10, before=60, after=120, seed=1, treated=1.0, sd=0.01, change=None):
     """Rows of cpu of two groups on unlike hosts; `change` may alter the table before it is cut."""
     random = np.random.default_rng(seed)
@@ -24,11 +33,7 @@ def fleet(count=10, before=60, after=120, seed=1, treated=1.0, sd=0.01, change=N
     table[before:, count:] *= treated
     if change:
         change(table)
-    return [
-        FleetRow(START_S + 60.0 * (block - before + 1), f"u{unit}", "cpu", float(value))
-        for (block, unit), value in np.ndenumerate(table)
-        if not math.isnan(value)
-    ]
+    return rows_of("cpu", table, 1 - before)
 
 
 def canary(count=10, metrics=(CPU,), rails=(), folder=None, control=None, **more):
