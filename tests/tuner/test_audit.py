@@ -50,11 +50,11 @@ C12  tuner/test_suggest.py        memory that it maps for itself
 C12  -  compare has no lines of held and live memory any more; a word with | in it is data
 C13  tuner/test_install.py        one wheel serves every python and glibc
 C13  tuner/test_documents.py      every link leads somewhere
-D1   tuner/test_choice.py         what returns memory is tried first where the default breaks
+D1   tuner/test_tune.py           what returns memory is tried first where the default breaks
 D2   tuner/test_processes.py      the agent knows what gives malloc to a program at a fixed
 D3   tuner/test_export.py         a file says what it gains and undoes
-D4   tuner/test_choice.py         the unchanged program in another word is not searched
-D4   tuner/test_choice.py         what the unchanged program is already is not searched
+D4   tuner/test_tune.py           the unchanged program in another word is not searched
+D4   tuner/test_tune.py           what the unchanged program is already is not searched
 D5   tuner/test_suggest.py        of a server only what its load does is counted
 D6   -  the command with that budget is gone; a study searches every allocator unless told
 D7   tuner/test_tune.py           a budget is searched with or refused at the start

@@ -1,4 +1,4 @@
-"""Whole studies on a virtual clock: verdicts, time, resumption, what is said again, budgets."""
+"""Whole studies on a virtual clock: verdicts, allocators as one space, resumption, budgets."""
 
 from __future__ import annotations
 
@@ -6,23 +6,27 @@ import re
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
+from random import Random
 
 import pytest
 from lab.replay import ModelNoise, Truth
 
+from hztune import allocator
 from hztune.blocks import Arm, spent_s
 from hztune.errors import HztuneError
+from hztune.space import Choice, Preset, Space
 from hztune.store.log import LocalStudy
 from hztune.study import search as race
 from hztune.study.bench import Budget
 from hztune.study.calibration import LEAST_SLOTS, assess, calibrate
 from hztune.study.ledger import Ledger
 from hztune.study.limits import MemoryLimit
+from hztune.tuning.candidates import TuneTarget, candidates
 from hztune.tuning.story import Front, Story, Winner
 
 from .conftest import MACHINE, QUIET, USUAL, Kept, Stopped, bench_of, flat, heard, spin_wins
 
-CONTROL = Arm("hz")
+CONTROL, UNCHANGED = Arm("hz"), Arm("none")
 IDLE, SPIN = (Arm.of("hz", {"lock": lock}) for lock in ("lockfree", "spin"))
 
 
@@ -38,8 +42,15 @@ def resumed(blocks, used, landscape, noise):
 
 
 @pytest.fixture(scope="module")
+def choice(toy_space):
+    """Two allocators with the same parameters, and one without any."""
+    fixed = Space("fixed", (), (), (), ())
+    return Choice((*(replace(toy_space, allocator=name) for name in ("one", "two")), fixed))
+
+
+@pytest.fixture(scope="module")
 def ended(toy_space):
-    """Bench and decision of a study of which one knob is worth a fifth."""
+    """Bench and decision of a study in which one knob is worth a fifth."""
     bench = bench_of(spin_wins(), QUIET)
     return bench, decided(bench, toy_space)
 
@@ -47,32 +58,74 @@ def ended(toy_space):
 # ---- verdicts and time ---------------------------------------------------------------------------
 
 
+def landscape(**speeds):
+    """Each allocator's log speed; the spin lock of `two` adds 0.3 to that."""
+
+    def truth(arm):
+        bonus = 0.3 if arm.allocator == "two" and arm.config.get("lock") == "spin" else 0.0
+        return Truth(speeds.get(arm.allocator, 0.0) + bonus)
+
+    return truth
+
+
 def only_the_default_runs(arm):
     return Truth(status="ok" if arm.is_default else "rejected")
 
 
-def too_large(arm):
-    return Truth(rss_kb=900_000)
+def lean_but_slow(arm):
+    """`one` needs half of the memory with four shards, and is a tenth slower then."""
+    lean = arm.allocator == "one" and arm.config.get("shards") == 4
+    return Truth(-0.1 if lean else 0.2, rss_kb=50_000 if lean else 100_000)
 
 
-VERDICTS = {
-    "nothing helps": (spin_wins(-0.2), QUIET, {"seed": 2}, "no_gain"),
-    "nothing scatters": (flat, ModelNoise(0.0, 0.0, 0.0), {}, ""),
-    "everything else fails": (only_the_default_runs, QUIET, {}, "no_gain"),
-    "little time": (spin_wins(), USUAL, {"budget_s": 30.0}, ""),
-    "much time": (flat, USUAL, {"budget_s": 120.0}, ""),
+def two_takes(rss_kb):
+    return lambda arm: Truth(0.3, rss_kb=rss_kb) if arm.allocator == "two" else Truth()
+
+
+LESS = {"limit": MemoryLimit.of("0.7x")}
+OF_HZ = {  # the landscape, with which bench, the verdict, the arm or allocator that wins, why
+    "nothing helps": (spin_wins(-0.2), {"seed": 2}, "no_gain", CONTROL, ""),
+    "nothing scatters": (flat, {"noise": ModelNoise(0.0, 0.0, 0.0)}, "", "hz", ""),
+    "everything else fails": (only_the_default_runs, {}, "no_gain", CONTROL, ""),
+    "little time": (spin_wins(), {"noise": USUAL, "budget_s": 30.0}, "", "hz", ""),
+    "much time": (flat, {"noise": USUAL, "budget_s": 120.0}, "", "hz", ""),
     "an absolute limit below the default": (
-        too_large, QUIET, {"limit": MemoryLimit.of("512M")}, "infeasible",
+        lambda arm: Truth(rss_kb=900_000), {"limit": MemoryLimit.of("512M")},
+        "infeasible", CONTROL, "",
+    ),
+}  # fmt: skip
+OF_ALLOCATORS = {
+    "with the one parameter that matters": (
+        landscape(one=-0.1), {"budget_s": 300.0}, "improved", Arm.of("two", {"lock": "spin"}), "",
+    ),
+    "as it comes": (landscape(fixed=0.5), {"budget_s": 200.0}, "improved", Arm("fixed"), ""),
+    "the unchanged program": (
+        landscape(one=-0.2, two=-0.6, fixed=-0.1), {"seed": 3}, "no_gain", UNCHANGED, "",
+    ),
+    "some speed for a limit that the default breaks": (
+        lean_but_slow, LESS, "within_limit", "one", "stays within 0.7x of peak memory",
+    ),
+    "faster within the limit": (
+        two_takes(50_000), {**LESS, "budget_s": 40.0}, "improved", "two", "",
+    ),
+    "an impossible limit": (
+        lean_but_slow, {"limit": MemoryLimit.of("0.3x"), "budget_s": 30.0}, "infeasible", UNCHANGED,
+        "the least is 0.50x of its peak memory, by one ",
+    ),
+    "a gain that costs memory": (
+        two_takes(157_000), {}, "improved", "two", ", at 1.57 times the peak memory",
     ),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", VERDICTS)
-def test_a_study_keeps_its_budget_and_comes_to_its_verdict(name, toy_space):
-    landscape, noise, options, verdict = VERDICTS[name]
-    bench = bench_of(landscape, noise, **options)
-    decision = decided(bench, toy_space)
+@pytest.mark.parametrize("name", [*OF_HZ, *OF_ALLOCATORS])
+def test_a_study_keeps_its_budget_and_comes_to_its_verdict(name, toy_space, choice):
+    truth, options, verdict, winner, why = (OF_HZ | OF_ALLOCATORS)[name]
+    bench = bench_of(truth, **{"noise": QUIET, **options})
+    decision = decided(bench, choice if name in OF_ALLOCATORS else toy_space)
     assert verdict in ("", decision.verdict)
+    assert winner in (decision.arm, decision.arm.allocator)
+    assert why in decision.why
     assert bench.budget.elapsed() <= 1.1 * bench.budget.total_s
     assert heard(bench).lines[0].startswith("calibrated: noise floor")
     phases = [status.phase for status in heard(bench).statuses]
@@ -80,15 +133,8 @@ def test_a_study_keeps_its_budget_and_comes_to_its_verdict(name, toy_space):
     if verdict == "no_gain":
         assert decision.arm.is_default
         assert decision.interval.low < 0.0 < decision.interval.high
-    if landscape is only_the_default_runs:
+    if truth is only_the_default_runs:
         assert set(bench.ledger.failures()) == {"refused by hz"}
-
-
-def test_a_knob_worth_a_fifth_is_found_and_proved(ended):
-    _, decision = ended
-    assert decision.verdict == "improved"
-    assert decision.arm.config["lock"] == "spin"
-    assert 0.0 < decision.interval.low < 0.2 < decision.interval.high
 
 
 def test_proposals_end_for_want_of_promise(toy_space, monkeypatch):
@@ -142,6 +188,136 @@ def test_what_a_machine_can_see_is_its_own_among_several(toy_space):
     assert floors["noisy"] > 5.0 * floors["quiet"]
 
 
+# ---- allocators as one space ---------------------------------------------------------------------
+
+
+def measured(bench):
+    """The arms of the search in the order of their first measurement."""
+    return [record.arm for record in bench.ledger.searched.values()]
+
+
+def searched(bench, space, share):
+    """A search that has ended, of a study that can see one per cent."""
+    bench.calibrated(0.01)
+    search = race.Search(bench, space, seed=1)
+    search.run(share)
+    return search
+
+
+def test_every_allocator_as_it_comes_is_measured_before_every_preset(choice):
+    defaults = [Arm("one"), Arm("two"), Arm("fixed")]
+    sharded = [Arm.of(name, {"shards": 4}) for name in ("one", "two")]
+    assert [*choice.starts] == [*defaults, *sharded]
+    bench = bench_of(landscape(), QUIET)
+    searched(bench, choice, 0.2)
+    assert measured(bench)[:3] == defaults
+    assert {block.control.arm for block in bench.ledger.blocks} == {UNCHANGED}
+
+
+def test_where_none_promises_anything_only_the_leader_is_searched(choice):
+    bench = bench_of(landscape(two=-0.2, one=0.2), QUIET)
+    searched(bench, choice, 0.1)
+    before = measured(bench)
+    bench.calibrated(2.0)
+    race.Search(bench, choice, seed=1).run(0.5)
+    assert {arm.allocator for arm in measured(bench)[len(before) :]} == {"one"}
+
+
+def test_what_is_known_of_one_allocator_does_not_end_another_one(toy_space):
+    both = Choice(tuple(replace(toy_space, allocator=name) for name in ("one", "two")))
+    rng, bench = Random(1), bench_of(flat, QUIET, budget_s=1e6)
+    arms = [replace(toy_space.arm(toy_space.sample(rng)), allocator="one") for _ in range(300)]
+    arms[20:40] = [replace(arm, allocator="two") for arm in arms[20:40]]
+    for at in range(0, len(arms), 20):
+        bench.measure([both.control, *arms[at : at + 20]], "search", 20)
+    search = race.Search(bench, both, seed=1)
+    bench.calibrated(5.0)  # nothing promises so much
+    assert not search._promises("one", race.SLOTS)
+    assert search._promises("two", race.SLOTS)
+
+
+def one_crashes(arm):
+    return Truth(status="crash") if arm.allocator == "one" else Truth()
+
+
+@pytest.mark.parametrize("truth", [landscape(one=-1.5), one_crashes])
+def test_of_a_hopeless_one_only_the_default_is_tried(choice, truth):
+    bench = bench_of(truth, QUIET)
+    searched(bench, choice, 0.5)
+    assert [arm for arm in measured(bench) if arm.allocator == "one"] == [Arm("one")]
+    assert len(measured(bench)) > 20
+
+
+def test_an_allocator_a_little_behind_is_still_searched(choice):
+    best = searched(bench_of(landscape(two=-0.1, one=0.05), QUIET), choice, 0.8).best()
+    assert best.record.arm.allocator == "two"
+
+
+@pytest.mark.parametrize(
+    ("limit", "first", "verdict"),
+    [
+        ("0.7x", ["one delay=0", "two delay=0"], "within_limit"),
+        ("1.1x", ["one with its defaults", "two with its defaults"], None),
+    ],
+)
+def test_what_returns_memory_is_tried_first_where_the_default_breaks_a_limit(
+    toy_space, limit, first, verdict
+):
+    """Where speed is sought, it waits for its turn."""
+
+    def lean_at_once(arm):
+        is_lean = arm.allocator == "two" and arm.config.get("delay") == 0
+        return Truth(-0.2 * is_lean, rss_kb=20_000 if is_lean else 100_000)
+
+    at_once = Preset("at-once", "it returns memory", {"delay": 0}, returns=True)
+    spaces = replace(toy_space, presets=(*toy_space.presets, at_once))
+    returning = Choice(tuple(replace(spaces, allocator=name) for name in ("one", "two")))
+    bench = bench_of(lean_at_once, QUIET, budget_s=8.0, limit=MemoryLimit.of(limit))
+    decision = decided(bench, returning)
+    assert [arm.text for arm in measured(bench)[:2]] == first
+    if verdict:
+        assert (decision.verdict, decision.arm) == (verdict, Arm.of("two", {"delay": 0}))
+
+
+def test_the_unchanged_program_in_another_word_is_not_searched(choice):
+    bench = bench_of(landscape(one=0.05), QUIET)
+    decided(bench, replace(choice, unchanged=frozenset({"one"})))
+    arms = {o.arm for block in bench.ledger.blocks for o in block.outcomes}
+    assert Arm("one") not in arms
+    assert {arm.allocator for arm in arms} == {"none", "one", "two", "fixed"}
+
+
+def test_any_is_every_installed_allocator_but_the_unchanged_program():
+    found = candidates(["any"], "", TuneTarget(2))
+    names = [each.name for each in found.installed]
+    assert names[:5] == ["glibc", "jemalloc", "mimalloc", "tcmalloc", "hz"]
+    assert not {missing.split()[0] for missing in found.missing} & set(names)
+
+
+@pytest.mark.parametrize(
+    ("variables", "brought", "same"),
+    [
+        ({"GLIBC_TUNABLES": "glibc.malloc.tcache_count=7:glibc.malloc.mxfast=0x80"}, "", "glibc"),
+        ({"MALLOC_ARENA_MAX": "2"}, "", ""),
+        ({"MALLOC_CONF": "dirty_decay_ms:10000"}, "inside:jemalloc", "glibc inside:jemalloc"),
+        ({"MALLOC_CONF": "stats_print:true"}, "inside:jemalloc", ""),
+        ({"mimalloc_purge_delay": "1"}, "inside:mimalloc", ""),
+        ({"LD_PRELOAD": "libjemalloc.so.2:a_link"}, "", "jemalloc"),
+        ({"LD_PRELOAD": "a_link:/lib/libother.so"}, "", ""),
+        ({"LD_PRELOAD": "a_link", "MALLOC_CONF": "narenas:2"}, "", ""),
+        ({}, "a_link", "glibc jemalloc"),
+    ],
+)
+def test_what_the_unchanged_program_is_already_is_not_searched(variables, brought, same, tmp_path):
+    library = allocator.get("jemalloc").installed()
+    (tmp_path / "a_link").symlink_to(library.path)
+    given = {name: text.replace("a_link", f"{tmp_path}/a_link") for name, text in variables.items()}
+    inside = (replace(library, name=brought, preload=""),) if ":" in brought else ()
+    target = TuneTarget(2, inside, variables=given, linked={tmp_path / brought})
+    found = candidates(["glibc", "jemalloc", *(part.name for part in inside)], "", target)
+    assert found.space.unchanged == set(same.split())
+
+
 # ---- interruption and resumption -----------------------------------------------------------------
 
 
@@ -169,6 +345,7 @@ def test_a_resumed_study_goes_on_with_the_next_pair_and_an_ended_one_says_the_sa
     if blocks is None:
         assert again.ledger.blocks == kept
         assert decision.interval.estimate == found.interval.estimate
+        assert 0.0 < found.interval.low < 0.2 < found.interval.high
 
 
 @pytest.mark.parametrize("blocks", [22, 24])
