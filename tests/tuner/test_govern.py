@@ -336,6 +336,14 @@ def live(family):
 # ---- a process -----------------------------------------------------------------------------------
 
 READY = "import time\nprint('ready', flush=True)\n"
+HASTY = """
+from hztune import cli
+from hztune.govern import steer
+steer.LEASE_S, steer._RENEWED_S = 4, 1.0
+cli.main()
+"""
+"""hztune with a lease that ends sooner."""
+
 BUSY = READY + "while True:\n x = [bytes(9999) for _ in range(99)]\n time.sleep(0.01)"
 
 
@@ -355,7 +363,7 @@ def test_a_governed_process_has_its_own_settings_again_whatever_ends_the_governo
     lean = 'doc = "x"\n[[arms]]\nname = "lean"\ncontexts = ["steady", "idle", "burst"]\n'
     path, log = tmp_path / "p.toml", tmp_path / "log"
     path.write_text(lean + "settings.hz = { decay_ms = 0 }\n")
-    words = [sys.executable, "-m", "hztune", "govern", str(path), "--pid", str(busy.pid)]
+    words = [sys.executable, "-c", HASTY, "govern", str(path), "--pid", str(busy.pid)]
     for number in (signal.SIGTERM, signal.SIGKILL):
         governor = subprocess.Popen([*words, "--log", str(log)], stderr=subprocess.PIPE)
         await_true(lambda: decay(busy) == 0)
