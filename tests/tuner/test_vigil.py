@@ -71,7 +71,7 @@ class _Prometheus(BaseHTTPRequestHandler):
 @pytest.fixture
 def prometheus():
     with HTTPServer(("127.0.0.1", 0), _Prometheus) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
+        Thread(target=server.serve_forever, args=[0.01], daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
 
@@ -308,15 +308,17 @@ def test_rows_of_clocks_far_ahead_wait(tmp_path, clock):
 
 
 def test_rows_that_come_half_an_hour_late_are_read(clock, monkeypatch):
+    rows = fleet(sd=0.05)
+
     def fetched(canary, names, since_s, until_s):
-        return [row for row in fleet(sd=0.05) if since_s <= row.at_s and
+        return [row for row in rows if since_s <= row.at_s and
                 row.at_s <= until_s - 1800.0 * (row.unit in {"u12", "u13", "u14"})]  # fmt: skip
 
     monkeypatch.setattr(vigil, "fetched", fetched)
     asked = canary(file="", prometheus="http://x")
     clock[0] += 3000.0
     found = api.judge_canary(asked, print, for_s=4200.0 + 1800.0)
-    assert found.effects == verdict_of(fleet(sd=0.05), asked).effects
+    assert found.effects == verdict_of(rows, asked).effects
 
 
 def test_torn_marks_are_passed_over_and_those_of_other_canaries_kept(tmp_path, clock):
