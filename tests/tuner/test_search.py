@@ -469,7 +469,7 @@ def memory_bench(seed, limit, share, log_ratio=0.0):
     def landscape(arm):
         return Truth(log_ratio, rss_kb=rss_kb) if arm == SPIN else Truth()
 
-    most, how = MemoryLimit.of(limit), {"budget_s": 30.0, "rss_scatter": 0.03}
+    most, how = MemoryLimit.of(limit), {"budget_s": 60.0, "rss_scatter": 0.03}
     return bench_of(landscape, SIMULATED, seed=seed, limit=most, **how)
 
 
