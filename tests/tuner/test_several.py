@@ -344,9 +344,9 @@ def test_a_front_of_equals_is_claimed_in_one_of_a_hundred_proofs_at_most():
 
 def test_where_the_default_breaks_the_limit_what_keeps_it_is_the_front(toy_space):
     limit = MemoryLimit.of("0.9x")
-    decision = decided(scattering(three_ways, limit=limit, budget_s=240), toy_space)
+    decision = decided(scattering(three_ways, limit=limit), toy_space)
     assert [three_ways(member.arm).rss_kb < 90_000 for member in decision.front] == [True] * 2
-    unkept = decided(scattering(flat, limit=limit, budget_s=240), toy_space)
+    unkept = decided(scattering(flat, limit=limit, budget_s=60), toy_space)
     assert (unkept.verdict, unkept.front) == ("infeasible", ())
 
 

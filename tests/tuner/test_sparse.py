@@ -79,12 +79,10 @@ def late_share(study, holds):
 
 
 def test_the_one_parameter_that_helps_is_found_in_sixty_noisy_trials():
-    found = 0
-    for seed in range(5):
+    for seed in range(2):
         now = known(studied(huge_pages, 10, seed))
         place = [axis.name for axis in now.axes].index("pages")
-        found += now.models[0].matters()[place] > 0.8
-    assert found >= 4
+        assert now.models[0].matters()[place] > 0.8
 
 
 def test_an_end_that_helps_alone_is_found_beside_cliffs_in_sixty_noisy_trials():
