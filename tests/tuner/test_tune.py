@@ -467,35 +467,33 @@ CASES = [
 ]
 
 
-def judge(case, space):
-    """Whether a study was told to its end; else it claims nothing of what there was time for."""
+def judged(case, space):
+    """What a study came to at its end; or it claims nothing of what there was time for."""
     bench, found = case.told(space)
     assert bench.budget.elapsed() <= 1.02 * bench.budget.total_s, case
     if found.verdict == "not_enough_data":
         calibrated = sum(block.role == "aa" for block in bench.ledger.blocks)
         assert calibrated <= 1 and len(bench.ledger.blocks) >= 1, case
         assert "the budget is too small: " in found.why
-        return False
+        return found
     assert len(bench.ledger.searched) >= LEAST_SLOTS, case
     assert "no time was left" not in found.why, case
-    return True
+    return found
 
 
 @pytest.mark.slow
-def test_a_budget_is_searched_with_or_refused_at_the_start(toy_space):
-    begun = [case for case in CASES if judge(case, toy_space)]
-    alone = [case for case in begun if case.is_whole and not (case.beside or case.limit)]
-    assert {case.runs for case in alone} == {*FEW_RUNS[2:]}
-
-
-@pytest.mark.slow
-def test_the_budget_that_is_named_would_do(toy_space):
+def test_a_budget_is_searched_with_or_refused_at_the_start_with_one_that_would_do(toy_space):
+    begun = set()
     for case in CASES:
-        found = case.told(toy_space)[1] if case.runs <= FEW_RUNS[3] else None
-        if found is not None and found.verdict == "not_enough_data":
-            enough_s = float(re.findall(r"--budget (\d+)s would do", found.why)[0])
-            runs = case.runs * enough_s / case.budget_s
-            assert judge(replace(case, budget_s=enough_s, runs=runs), toy_space)
+        found = judged(case, toy_space)
+        if found.verdict != "not_enough_data":
+            begun |= {case.runs} if case.is_whole and not (case.beside or case.limit) else set()
+            continue
+        enough_s = float(re.findall(r"--budget (\d+)s would do", found.why)[0])
+        runs = case.runs * enough_s / case.budget_s
+        again = judged(replace(case, budget_s=enough_s, runs=runs), toy_space)
+        assert again.verdict != "not_enough_data"
+    assert begun == {*FEW_RUNS[2:]}
 
 
 def test_a_default_that_never_ran_is_the_reason_before_the_time(toy_space):
