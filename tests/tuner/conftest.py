@@ -15,7 +15,7 @@ import pytest
 from lab.replay import Landscape, ModelNoise, NoiseSource, ReplayExecutor, Truth, VirtualClock
 from msgspec import structs
 
-from hztune import api
+from hztune import allocator, api
 from hztune.blocks import Arm, Block, Role
 from hztune.comparing.contenders import Contender
 from hztune.comparing.match import Effort, play
@@ -186,6 +186,17 @@ def make_profile() -> Callable[..., Profile]:
         return structs.replace(profile, **changes)
 
     return make
+
+
+@pytest.fixture
+def made_here(make_profile, core_build, monkeypatch) -> Profile:
+    """A profile that was made on this machine, with this library."""
+    monkeypatch.setenv("HZTUNE_CORE", str(core_build))
+    return make_profile(
+        allocator=AllocatorId.of(allocator.get("hz").installed()),
+        machine=MachineId.of(Machine.here()),
+        objective=Objective("ops_per_s", {}),
+    )
 
 
 TUNED: dict[str, tuple[AllocatorId, dict[str, Value]]] = {

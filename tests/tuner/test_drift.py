@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from hztune import allocator, api, cli, profile
+from hztune import api, cli, profile
 from hztune.blocks import Ratio
 from hztune.errors import HztuneError
-from hztune.machine import Machine
-from hztune.profile import AllocatorId, Claim, MachineId, Objective, WorkloadId
+from hztune.profile import Claim, WorkloadId
 from hztune.stats.intervals import Interval
 from hztune.store import kept_command
 from hztune.verifying import history
@@ -49,15 +48,9 @@ def state(state_home):
 
 
 @pytest.fixture
-def tuned(make_profile, core_build, monkeypatch):
+def tuned(made_here):
     """A profile that was made on this machine, and claims 1.14x."""
-    monkeypatch.setenv("HZTUNE_CORE", str(core_build))
-    return make_profile(
-        params={"thp": "on"},
-        allocator=AllocatorId.of(allocator.get("hz").installed()),
-        machine=MachineId.of(Machine.here()),
-        objective=Objective("ops_per_s", {}),
-    )
+    return structs.replace(made_here, params={"thp": "on"})
 
 
 class Folder:
@@ -149,22 +142,22 @@ TERM = "90 days have passed, and its term is 90 days"
 SINCE = "since 2026-03-01:"
 
 
-@pytest.mark.parametrize(
-    ("last", "here", "now", "said"),
-    [
-        (None, {}, MADE + timedelta(days=89), ""),
-        (None, {}, MADE + timedelta(days=90), TERM),
-        (check(), {}, NOW + timedelta(days=89), ""),
-        (check(), {}, NOW + timedelta(days=90), TERM),
-        (check(answer="cannot tell"), {}, NOW,
-         "the last time, 2026-03-01, the answer was: cannot tell"),
-        (check(), {"kernel": "6.2"}, NOW, f"another kernel {SINCE} 6.1.0 then, 6.2 now"),
-        (check(), {"library": "x"}, NOW,
-         f"another library of the allocator {SINCE} 0.1.0 abc then, x now"),
-        (check(), {"program:web": "x"}, NOW,
-         f"another file of the program web {SINCE} abc then, x now"),
-    ],
-)  # fmt: skip
+DUE = [
+    (None, {}, MADE + timedelta(days=89), ""),
+    (None, {}, MADE + timedelta(days=90), TERM),
+    (check(), {}, NOW + timedelta(days=89), ""),
+    (check(), {}, NOW + timedelta(days=90), TERM),
+    (check(answer="cannot tell"), {}, NOW,
+     "the last time, 2026-03-01, the answer was: cannot tell"),
+    (check(), {"kernel": "6.2"}, NOW, f"another kernel {SINCE} 6.1.0 then, 6.2 now"),
+    (check(), {"library": "x"}, NOW,
+     f"another library of the allocator {SINCE} 0.1.0 abc then, x now"),
+    (check(), {"program:web": "x"}, NOW,
+     f"another file of the program web {SINCE} abc then, x now"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("last", "here", "now", "said"), DUE)
 def test_a_profile_is_due_after_its_term_or_a_bad_answer_or_a_change(last, here, now, said, tuned):
     assert history.due(tuned, last, {**HERE, **here}, now) == said
 

@@ -99,16 +99,16 @@ def test_no_wrong_answer_is_frequent_at_the_margin(noise, planned, ends_at):
     assert found.get("no", 0.0) <= SURE, (SEED, found)
 
 
-@pytest.mark.parametrize(
-    ("case", "shares_of"),
-    [
-        (Case(0.0, 0.03, 30), {"no": (0.0, 0.002)}),
-        (Case(0.0, 0.02, 30), {"yes": (0.99, 1.0)}),
-        (Case(2.0 * AT_MARGIN, 0.03, 30), {"no": (0.9, 1.0), "yes": (0.0, 0.0)}),
-        (Case(0.0, 0.1, 6), {"open": (0.9, 1.0)}),
-        (Case(AT_MARGIN, 0.03, 30, rows=10), {"no": (0.0, SURE / 10)}),
-    ],
-)
+FREQUENT = [
+    (Case(0.0, 0.03, 30), {"no": (0.0, 0.002)}),
+    (Case(0.0, 0.02, 30), {"yes": (0.99, 1.0)}),
+    (Case(2.0 * AT_MARGIN, 0.03, 30), {"no": (0.9, 1.0), "yes": (0.0, 0.0)}),
+    (Case(0.0, 0.1, 6), {"open": (0.9, 1.0)}),
+    (Case(AT_MARGIN, 0.03, 30, rows=10), {"no": (0.0, SURE / 10)}),
+]
+
+
+@pytest.mark.parametrize(("case", "shares_of"), FREQUENT)
 def test_answers_are_as_frequent_as_said(case, shares_of):
     found, pairs = shares(case, NOISES["normal"], TIMES)
     for answer, (least, most) in shares_of.items():
@@ -253,15 +253,15 @@ def test_one_row_that_is_worse_makes_the_whole_worse():
     assert whole([*rulings, rulings[0]._replace(answer="not enough data")]) == "not enough data"
 
 
-@pytest.mark.parametrize(
-    ("slower", "kib", "answer", "named"),
-    [
-        (0.0, 100_000, "no worse", "peak memory greater by more than 5%"),
-        (0.0, 108_000, "worse", "the whole 95 % interval has peak memory greater by more than 5%"),
-        (0.1, 100_000, "worse", "the whole 95 % interval has a loss of more than"),
-        (0.0, 90_000, "no worse", "excludes a loss"),
-    ],
-)
+MEMORY = [
+    (0.0, 100_000, "no worse", "peak memory greater by more than 5%"),
+    (0.0, 108_000, "worse", "the whole 95 % interval has peak memory greater by more than 5%"),
+    (0.1, 100_000, "worse", "the whole 95 % interval has a loss of more than"),
+    (0.0, 90_000, "no worse", "excludes a loss"),
+]
+
+
+@pytest.mark.parametrize(("slower", "kib", "answer", "named"), MEMORY)
 def test_memory_is_one_more_question_and_the_answer_names_what_failed(
     slower, kib, answer, named, monkeypatch
 ):
@@ -301,14 +301,14 @@ def test_a_record_under_a_gate_reads_back(tmp_path):
     assert comparison.dumps(comparison.load(path)) == text
 
 
-@pytest.mark.parametrize(
-    ("loss", "noise", "child", "answer"),
-    [
-        (0.0, QUIET, "", "no worse"),
-        (0.2, QUIET, "failure", "worse"),
-        (0.0, ModelNoise(between=0.5), "skipped", "not enough data"),
-    ],
-)
+FORMS = [
+    (0.0, QUIET, "", "no worse"),
+    (0.2, QUIET, "failure", "worse"),
+    (0.0, ModelNoise(between=0.5), "skipped", "not enough data"),
+]
+
+
+@pytest.mark.parametrize(("loss", "noise", "child", "answer"), FORMS)
 def test_every_form_has_the_answer_of_each_row(loss, noise, child, answer):
     found = compared(landscape(loss), noise, rows=2)
     labels = ["larson T=1", "larson T=2"]

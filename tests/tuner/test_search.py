@@ -510,14 +510,14 @@ def crashing(arm):
     return Truth(0.1 * len(arm.config), status="crash" if "pages" in arm.config else "ok")
 
 
-@pytest.mark.parametrize(
-    ("landscape", "arms", "answer"),
-    [
-        (adding(0.1, 0.0), (SPIN, LONGER), ""),
-        (adding(0.1, -0.05, 0.2), (SPIN, LONGER, LONGEST), ""),
-        (crashing, (SPIN, LONGER), "failed"),
-    ],
-)
+ENDED = [
+    (adding(0.1, 0.0), (SPIN, LONGER), ""),
+    (adding(0.1, -0.05, 0.2), (SPIN, LONGER, LONGEST), ""),
+    (crashing, (SPIN, LONGER), "failed"),
+]
+
+
+@pytest.mark.parametrize(("landscape", "arms", "answer"), ENDED)
 def test_a_step_that_adds_nothing_harms_or_crashes_ends_the_chain_and_costs_only_itself(
     landscape, arms, answer
 ):

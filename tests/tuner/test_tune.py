@@ -253,13 +253,13 @@ def test_an_allocator_a_little_behind_is_still_searched(choice):
     assert best.record.arm.allocator == "two"
 
 
-@pytest.mark.parametrize(
-    ("limit", "first", "verdict"),
-    [
-        ("0.7x", ["one delay=0", "two delay=0"], "within_limit"),
-        ("1.1x", ["one with its defaults", "two with its defaults"], None),
-    ],
-)
+FIRST = [
+    ("0.7x", ["one delay=0", "two delay=0"], "within_limit"),
+    ("1.1x", ["one with its defaults", "two with its defaults"], None),
+]
+
+
+@pytest.mark.parametrize(("limit", "first", "verdict"), FIRST)
 def test_what_returns_memory_is_tried_first_where_the_default_breaks_a_limit(
     toy_space, limit, first, verdict
 ):
@@ -294,20 +294,20 @@ def test_any_is_every_installed_allocator_but_the_unchanged_program():
     assert not {missing.split()[0] for missing in found.missing} & set(names)
 
 
-@pytest.mark.parametrize(
-    ("variables", "brought", "same"),
-    [
-        ({"GLIBC_TUNABLES": "glibc.malloc.tcache_count=7:glibc.malloc.mxfast=0x80"}, "", "glibc"),
-        ({"MALLOC_ARENA_MAX": "2"}, "", ""),
-        ({"MALLOC_CONF": "dirty_decay_ms:10000"}, "inside:jemalloc", "glibc inside:jemalloc"),
-        ({"MALLOC_CONF": "stats_print:true"}, "inside:jemalloc", ""),
-        ({"mimalloc_purge_delay": "1"}, "inside:mimalloc", ""),
-        ({"LD_PRELOAD": "libjemalloc.so.2:a_link"}, "", "jemalloc"),
-        ({"LD_PRELOAD": "a_link:/lib/libother.so"}, "", ""),
-        ({"LD_PRELOAD": "a_link", "MALLOC_CONF": "narenas:2"}, "", ""),
-        ({}, "a_link", "glibc jemalloc"),
-    ],
-)
+SAME = [
+    ({"GLIBC_TUNABLES": "glibc.malloc.tcache_count=7:glibc.malloc.mxfast=0x80"}, "", "glibc"),
+    ({"MALLOC_ARENA_MAX": "2"}, "", ""),
+    ({"MALLOC_CONF": "dirty_decay_ms:10000"}, "inside:jemalloc", "glibc inside:jemalloc"),
+    ({"MALLOC_CONF": "stats_print:true"}, "inside:jemalloc", ""),
+    ({"mimalloc_purge_delay": "1"}, "inside:mimalloc", ""),
+    ({"LD_PRELOAD": "libjemalloc.so.2:a_link"}, "", "jemalloc"),
+    ({"LD_PRELOAD": "a_link:/lib/libother.so"}, "", ""),
+    ({"LD_PRELOAD": "a_link", "MALLOC_CONF": "narenas:2"}, "", ""),
+    ({}, "a_link", "glibc jemalloc"),
+]
+
+
+@pytest.mark.parametrize(("variables", "brought", "same"), SAME)
 def test_what_the_unchanged_program_is_already_is_not_searched(variables, brought, same, tmp_path):
     library = allocator.get("jemalloc").installed()
     (tmp_path / "a_link").symlink_to(library.path)

@@ -16,8 +16,7 @@ from msgspec import structs
 from hztune import allocator, cli, doctor, profile
 from hztune.blocks import Arm
 from hztune.errors import UsageError
-from hztune.machine import Machine
-from hztune.profile import AllocatorId, Claim, MachineId, MemoryClaim, Objective, WorkloadId
+from hztune.profile import AllocatorId, Claim, MemoryClaim, Objective, WorkloadId
 from hztune.study.limits import MemoryLimit
 from hztune.verifying.claim import Promise, measure
 from hztune.verifying.running import examine
@@ -112,17 +111,11 @@ def test_the_control_is_what_the_ratio_is_to(make_profile):
 
 
 @pytest.fixture
-def here(make_profile, core_build, monkeypatch):
+def here(made_here):
     """A profile that claims far too much, made on this machine with this library."""
-    monkeypatch.setenv("HZTUNE_CORE", str(core_build))
-    return make_profile(
-        allocator=AllocatorId.of(allocator.get("hz").installed()),
-        machine=MachineId.of(Machine.here()),
-        workload=WorkloadId("bench", "lifo", "", {}),
-        threads=1,
-        objective=Objective("ops_per_s", {}),
-        claim=Claim("ops_per_s", 60.0, 50.0, 70.0, 8, "improved"),
-    )
+    claim = Claim("ops_per_s", 60.0, 50.0, 70.0, 8, "improved")
+    lifo = WorkloadId("bench", "lifo", "", {})
+    return structs.replace(made_here, workload=lifo, threads=1, claim=claim)
 
 
 def of_program(made, *words):
