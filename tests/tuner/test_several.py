@@ -384,7 +384,7 @@ def tuned_on(simulate, carry_out):
 
     def tune(landscape, resume=False):
         simulate(landscape, rss_scatter=0.01)
-        asked = {"threads": 2, "budget": "5m", "pareto": "throughput,rss", "resume": resume}
+        asked = {"threads": 2, "budget": "3m", "pareto": "throughput,rss", "resume": resume}
         return carry_out(TWO_KNOBS, "larson", **asked)
 
     return tune
