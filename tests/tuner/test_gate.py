@@ -32,7 +32,7 @@ from hztune.progress import Reporter
 from hztune.stats.intervals import all_of, planned_looks
 from hztune.workload import WorkloadSpec
 
-from .conftest import Listener, row
+from .conftest import Listener, Stopped, row
 
 MARGIN = "2%"
 AT_MARGIN = math.log(0.98)
@@ -161,22 +161,14 @@ def test_a_row_keeps_to_its_budget_or_says_so(run_s, pairs, gate):
     assert (found.enough_s >= 2 * LEAST_PAIRS * run_s) == bool(said)
 
 
-class Ended(ReplayExecutor):
-    """An executor whose third block is ended, since the budget is used up."""
-
-    def measure(self, arms, *, role, rounds, number):
-        if number == 2:
-            raise OutOfTime("the budget is used up")
-        return super().measure(arms, role=role, rounds=rounds, number=number)
-
-
 @pytest.mark.parametrize("gate", [None, Gate(MARGIN)], ids=["a ratio", "a gate"])
 def test_what_was_measured_before_a_block_was_ended_is_told(gate):
+    executor = ReplayExecutor(landscape(), QUIET, seed=SEED)
     found = carry_out(
         Comparison(SIDES, {}, {}, gate=gate),
         [WorkloadSpec.from_text("larson", (), 2)],
         Effort(LEAST_PAIRS, 60.0, gate),
-        lambda spec: Ended(landscape(), QUIET, seed=SEED),
+        lambda spec: Stopped(executor, 2, OutOfTime("the budget is used up")),
         Reporter(),
     )
     assert not found.stopped
@@ -210,16 +202,8 @@ def test_a_row_has_the_answer_that_its_contenders_deserve(case):
     assert found.answer == answer, found
 
 
-class RunsForNothing(ReplayExecutor):
-    """What it measures takes no time: it never runs."""
-
-    def cost(self, arms, rounds):
-        """No seconds."""
-        return 0.0
-
-
 def test_a_row_that_takes_no_time_ends_after_the_least_pairs():
-    executor = RunsForNothing(lambda arm: Truth(status="failed"), QUIET, seed=SEED)
+    executor = Stopped(ReplayExecutor(lambda arm: Truth(status="failed"), seed=SEED), dearer=0.0)
     plan, spec = Effort(None, 10.0, Gate(MARGIN)), WorkloadSpec("larson", "", (), 1)
     (found,) = play([spec], SIDES, plan, lambda spec: executor, Reporter())
     assert found.horizon.planned == LEAST_PAIRS

@@ -78,9 +78,8 @@ def test_a_load_is_told_by_its_own_peak_whichever_of_cpu_and_work_shows_it():
 
 @pytest.mark.parametrize("name", ["os:getcwd", "fractions:Fraction"])
 def test_a_context_of_the_user_that_fails_is_named(name):
-    sight = Observation(0.0, 0.0, 0)
     with pytest.raises(HztuneError, match=f"context '{name}' has failed"):
-        context.named(name)(sight)
+        context.named(name)(Observation(0.0, 0.0, 0))
 
 
 # ---- the figure ----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from lab.replay import ReplayExecutor, Truth, VirtualClock
+from lab.replay import ReplayExecutor, Truth
 
 from hztune import api, profile, report
 from hztune.blocks import Arm, Block, Outcome
@@ -72,19 +72,14 @@ class AtRest(Around):
         return replace(block, outcomes=outcomes)
 
     def _resting(self, one, rng):
-        if not one.ok:
-            return one
         kept_kb = 1e5 * math.exp(self.kept(one.arm) + 0.03 * rng.standard_normal())
         speed = 1e6 * math.exp(self.loss(one.arm) + 0.01 * rng.standard_normal())
         leak_kb = self.leak_kb(one.arm) + 30.0 * rng.standard_normal()
-        turns = one.turns
-        if self.seeks_kept:
-            turns = tuple(
-                replace(turn, ops=turn.counted_ns * 1e-9 / kept_kb) for turn in one.turns[:1]
-            )
-        seen = rested(kept_kb, leak_kb=leak_kb, speed=speed)
-        ops = 1.0 / kept_kb if self.seeks_kept else one.ops_per_s
-        return replace(one, rested=seen, turns=turns, ops_per_s=ops)
+        seen = replace(one, rested=rested(kept_kb, leak_kb=leak_kb, speed=speed))
+        if not self.seeks_kept:
+            return seen
+        turn = replace(one.turns[0], ops=one.turns[0].counted_ns * 1e-9 / kept_kb)
+        return replace(seen, turns=(turn,), ops_per_s=1.0 / kept_kb)
 
 
 def by_knobs(spin=0.0, at_once=0.0):
@@ -248,8 +243,7 @@ def test_a_comparison_tells_what_each_contender_keeps(tmp_path):
 def test_equals_are_told_apart_by_no_study_of_forty():
     claims = 0
     for seed in range(40):
-        inner = ReplayExecutor(flat, SIMULATED, seed=seed, clock=VirtualClock())
-        executor = AtRest(inner, SAME)
+        executor = AtRest(ReplayExecutor(flat, SIMULATED, seed=seed), SAME)
         blocks = [
             executor.measure([CONTROL, CONTROL], role="confirm", rounds=1, number=100 * seed + n)
             for n in range(6)

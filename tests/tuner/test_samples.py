@@ -42,17 +42,14 @@ CANDIDATE = Arm.of("hz", {"magazine_cap": 64, "depot_lock": "spin"})
 
 def block(number, arms=(DEFAULT, CANDIDATE), rounds=3):
     """A block of made-up numbers."""
-
-    def turn(index, i):
-        start_ns, disturbed = 1000 * number + i, "steal" * (i == 2)
-        return Turn(i, (i + index) % 2, start_ns, 18_000_000, 18_000 + i, disturbed)
-
     outcomes = []
     for index, arm in enumerate(arms):
-        turns, counters = tuple(turn(index, i) for i in range(rounds)), {"refills": 7}
-        outcomes.append(
-            Outcome(arm, "ok", "", 1e6 + index, turns, 5000 + index, 4000, counters=counters)
+        turns = tuple(
+            Turn(i, (i + index) % 2, 1000 * number + i, 18_000_000, 18_000 + i, "steal" * (i == 2))
+            for i in range(rounds)
         )
+        rate, peak_kb = 1e6 + index, 5000 + index
+        outcomes.append(Outcome(arm, "ok", "", rate, turns, peak_kb, 4000, {"refills": 7}))
     return Block(number, "search", tuple(outcomes))
 
 

@@ -464,13 +464,9 @@ def test_nothing_is_claimed_of_equals_and_intervals_cover_the_truth():
 
 def memory_bench(seed, limit, share, log_ratio=0.0):
     """A bench on which memory scatters; the finalist takes that share of the limit."""
-    rss_kb = round(share * 100_000 * float(limit[:-1])) + 1
-
-    def landscape(arm):
-        return Truth(log_ratio, rss_kb=rss_kb) if arm == SPIN else Truth()
-
-    most, how = MemoryLimit.of(limit), {"budget_s": 60.0, "rss_scatter": 0.03}
-    return bench_of(landscape, SIMULATED, seed=seed, limit=most, **how)
+    taken = Truth(log_ratio, rss_kb=round(share * 100_000 * float(limit[:-1])) + 1)
+    how = {"budget_s": 60.0, "rss_scatter": 0.03, "limit": MemoryLimit.of(limit)}
+    return bench_of(lambda arm: taken if arm == SPIN else Truth(), SIMULATED, seed=seed, **how)
 
 
 @pytest.mark.parametrize(

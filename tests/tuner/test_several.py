@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections import Counter
-from dataclasses import dataclass
+from collections import Counter, namedtuple
 from functools import partial
 from itertools import pairwise
 from statistics import fmean
@@ -29,7 +28,7 @@ from hztune.stats.ratios import log_memory_ratio, pair_ratio, part_ratios
 from hztune.store.log import LocalStudy
 from hztune.study.bench import Budget, Workbench
 from hztune.study.calibration import calibrate
-from hztune.study.front import LEAST_SAVING, FrontGoal, Point, members, spread, unbeaten
+from hztune.study.front import LEAST_SAVING, FrontGoal, members, spread, unbeaten
 from hztune.study.ledger import Ledger, loss_words
 from hztune.study.limits import LossLimit, MemoryLimit, limits_of
 from hztune.study.proof import CLAIM_ERROR, MOST_MEMBERS, member_error, on_front, prove, prove_front
@@ -92,10 +91,8 @@ def test_what_fails_on_one_workload_has_failed_and_is_told_where():
 
 
 def test_the_peak_memory_is_that_of_the_greediest_workload_and_its_ratio_a_mean():
-    def greedy(arm):
-        return Truth(rss_kb=100_000 if arm.is_default else 200_000)
-
-    control, spin = measured([flat, greedy]).outcomes
+    greedy = Truth(rss_kb=200_000)
+    control, spin = measured([flat, lambda arm: Truth() if arm.is_default else greedy]).outcomes
     assert spin.rss_peak_kb == 200_000
     assert log_memory_ratio(control, spin) == pytest.approx(math.log(2.0) / 2)
     ledger = Ledger(MemoryLimit.of("1.5x"))
@@ -212,11 +209,7 @@ def test_what_may_be_lost_is_a_limit_of_several_workloads_alone():
     assert TuneRequest(specs[0]).limits == {}
 
 
-@dataclass(frozen=True)
-class At:
-    """A point alone."""
-
-    point: Point
+At = namedtuple("At", "point")
 
 
 def points_of(found):

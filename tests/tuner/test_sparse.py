@@ -194,10 +194,8 @@ def test_a_study_that_minimizes_or_has_three_objectives_is_refused(directions):
 
 def test_a_sampler_serves_one_study():
     shared = SparseSampler(DEFAULTS)
-    one, other = (
-        optuna.create_study(direction="maximize", sampler=shared, study_name=name)
-        for name in ("one", "other")
-    )
+    one = optuna.create_study(direction="maximize", sampler=shared, study_name="one")
+    other = optuna.create_study(direction="maximize", sampler=shared, study_name="other")
     one.ask(SPACE)
     with pytest.raises(ValueError, match=r"the study is 'other'.*learned of 'one'.*each study"):
         other.ask(SPACE)

@@ -30,13 +30,8 @@ TUNED = Arm.of("hz", {"magazine_cap": 512, "depot_lock": "spin"})
 
 def truth(log_ratio, rss=1.0, status="ok"):
     """A landscape in which the tuned arm differs from the control."""
-
-    def look(arm):
-        if arm != TUNED:
-            return Truth()
-        return Truth(log_ratio, status, round(100_000 * rss))
-
-    return look
+    tuned = Truth(log_ratio, status, round(100_000 * rss))
+    return lambda arm: tuned if arm == TUNED else Truth()
 
 
 # ---- a claim -------------------------------------------------------------------------------------

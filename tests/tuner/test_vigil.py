@@ -6,9 +6,10 @@ import base64
 import json
 import math
 import socket
+import time
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Event, Thread
+from threading import Thread
 from unittest.mock import Mock
 from urllib.parse import parse_qs, urlparse
 
@@ -192,21 +193,17 @@ def test_an_answer_that_is_too_long_is_given_up(clock, prometheus, monkeypatch):
 
 
 def test_headers_without_end_are_given_up():
-    listening = socket.create_server(("127.0.0.1", 0))
-    is_over = Event()
-
     def drip():
         taken, _ = listening.accept()
-        with taken, suppress(OSError):
-            while not is_over.wait(0.01):
+        with taken, suppress(OSError):  # until it is given up
+            while not time.sleep(0.01):
                 taken.sendall(b"HTTP/1.1 100 Continue\r\nA: b\r\n")
 
-    Thread(target=drip, daemon=True).start()
-    url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-    with pytest.raises(HztuneError, match="no end after"):
-        hztune.prometheus.queried(url, "up", 0.2)
-    is_over.set()
-    listening.close()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        Thread(target=drip, daemon=True).start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        with pytest.raises(HztuneError, match="no end after"):
+            hztune.prometheus.queried(url, "up", 0.2)
 
 
 def test_prometheus_is_asked_for_no_more_points_than_it_gives(clock, prometheus, monkeypatch):
