@@ -300,12 +300,6 @@ class Listener(Reporter):
         self.statuses.append(status)
 
 
-def heard(bench: Workbench) -> Listener:
-    """What a bench has told."""
-    assert isinstance(bench.reporter, Listener)
-    return bench.reporter
-
-
 @pytest.fixture
 def listener() -> Listener:
     """Is told how a study goes."""

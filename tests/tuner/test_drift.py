@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 
 import pytest
 from msgspec import structs
@@ -208,7 +206,7 @@ def test_only_what_is_due_is_measured_when_that_is_asked(folder):
 
 
 NOTHING = Claim("ops_per_s", None, None, None, 0, "no_gain")
-LEFT_OUT: dict[str, tuple[dict[str, object], str | None, int, str]] = {
+LEFT_OUT = {
     "a program without its words": (OF_PROGRAM, None, 1, "is missing: write the words"),
     "half of a word": (OF_PROGRAM, "-- sh 'o", 1, "be split into words: No closing quotation"),
     "an option that is none": (OF_PROGRAM, "--no-such-option -- sh", 1, "No such option"),
@@ -264,7 +262,7 @@ def led_to(words):
     os.chown(words.parent, 12345, -1, follow_symlinks=False)
 
 
-ARGUMENTS_OF_OTHERS: dict[str, tuple[Callable[[Path], None], str]] = {
+ARGUMENTS_OF_OTHERS = {
     "others may write it": (lambda words: words.chmod(0o602), "may be written by another user"),
     "its group may write its folder": (lambda words: words.parent.chmod(0o720), "by another user"),
     "its folder is another's": (lambda words: os.chown(words.parent, 12345, -1), "another user"),

@@ -25,7 +25,6 @@ from lab.definition import INSTRUCTIONS
 from lab.findings import NOT_MEASURED, _amount, examine
 from lab.replay import ModelNoise, ReplayExecutor, Truth
 from lab.run import RESULTS, UNFINISHED, run
-from numpy.typing import NDArray
 
 from hztune import allocator, params, process
 from hztune.allocator import loaded_program
@@ -89,22 +88,6 @@ def truth(arm):
     return Truth(math.log(1.25), rss_kb=80_000) if "shards" in arm.config else Truth()
 
 
-class Bench:
-    """Makes replaying executors, and remembers for which rows; the user may stop one of them."""
-
-    def __init__(self, stop_at=""):
-        self.stop_at, self.rows = stop_at, []
-
-    def __call__(self, contenders, machine, seed):
-        def make(spec):
-            if spec.label == self.stop_at:
-                raise KeyboardInterrupt
-            self.rows.append(spec.label)
-            return Counting(truth, ModelNoise(within=0.01, between=0.0), seed=seed)
-
-        return make
-
-
 class Counting(ReplayExecutor):
     """A replay in which hz counts: with more shards the more."""
 
@@ -127,8 +110,18 @@ def folder(tmp_path):
     return path
 
 
-def ran(folder, bench=None, *, resume=False):
-    return run(definition.load(folder), Reporter(), resume=resume, executors=bench or Bench())
+def ran(folder, *, stop_at="", resume=False, listener=None):
+    """What a run on replayed measurements came to, and its rows; the user may stop it at one."""
+    rows, noise = [], ModelNoise(within=0.01, between=0.0)
+
+    def made(spec):
+        if spec.label == stop_at:
+            raise KeyboardInterrupt
+        rows.append(spec.label)
+        return Counting(truth, noise, seed=1)
+
+    how = {"resume": resume, "executors": lambda contenders, machine, seed: made}
+    return run(definition.load(folder), listener or Reporter(), **how), rows
 
 
 def report(folder):
@@ -192,7 +185,7 @@ def test_a_definition_that_is_wrong_is_refused(said, folder):
 def test_a_run_leaves_results_that_the_report_confirms(folder):
     assert report(folder).finding == NOT_MEASURED
     listener = Listener()
-    done = run(definition.load(folder), listener, executors=Bench())
+    done, _ = ran(folder, listener=listener)
     assert (done.stopped, done.path) == (False, folder / RESULTS)
     assert [each.name for each in done.record.contenders] == ["default", "sharded"]
     assert any("left out: snmalloc is not installed" in line for line in listener.lines)
@@ -212,28 +205,28 @@ def test_a_run_leaves_results_that_the_report_confirms(folder):
 
 def test_a_run_that_was_stopped_keeps_old_results_and_is_resumed(folder):
     (folder / RESULTS).write_text("what was published before")
-    done = ran(folder, Bench(stop_at="larson T=1"))
+    done, _ = ran(folder, stop_at="larson T=1")
     assert (done.stopped, len(done.record.rows), done.rows) == (True, 2, 4)
     assert done.path == folder / UNFINISHED and done.path.exists()
     assert (folder / RESULTS).read_text() == "what was published before"
-    done = ran(folder, bench := Bench(), resume=True)
-    assert (bench.rows, len(done.record.rows)) == (["larson T=1", "larson T=2"], 4)
+    done, rows = ran(folder, resume=True)
+    assert (rows, len(done.record.rows)) == (["larson T=1", "larson T=2"], 4)
     assert report(folder).problems == ()
     before = (folder / RESULTS).read_bytes()
-    done = ran(folder, bench := Bench(), resume=True)
-    assert (bench.rows, done.stopped, len(done.record.rows)) == ([], False, 4)
+    done, rows = ran(folder, resume=True)
+    assert (rows, done.stopped, len(done.record.rows)) == ([], False, 4)
     assert (folder / RESULTS).read_bytes() == before
 
 
 def test_rows_of_other_contenders_are_never_mixed_in(folder):
-    ran(folder, Bench(stop_at="larson T=1"))
+    ran(folder, stop_at="larson T=1")
     edited(folder, "{ shards = 4 }", "{ shards = 8 }")
     with pytest.raises(UsageError, match="sharded changed"):
         ran(folder, resume=True)
     ran(folder)
     edited(folder, "{ shards = 8 }", "{ shards = 2 }")
-    ran(folder, bench := Bench(), resume=True)
-    assert len(bench.rows) == 4 and report(folder).problems == ()
+    _, rows = ran(folder, resume=True)
+    assert len(rows) == 4 and report(folder).problems == ()
 
 
 # ---- the report ----------------------------------------------------------------------------------
@@ -360,8 +353,6 @@ PARTS = ("odd", "rivals")
 SCRIPTS = sorted(path.stem for path in ENGINE.glob("*.py") if path.stem not in PARTS)
 BUDGET_S = 60.0
 
-Floats = NDArray[np.float64]
-
 
 @pytest.fixture
 def engine(monkeypatch):
@@ -373,14 +364,13 @@ def engine(monkeypatch):
 class Nearest(NamedTuple):
     """Says of every configuration what was measured at the recorded one that is nearest to it."""
 
-    where: Floats
-    level: Floats
-    error: Floats
+    where: np.ndarray
+    level: np.ndarray
+    error: np.ndarray
 
     def predict(self, where):
         gaps = ((where[:, None] - self.where) ** 2).sum(axis=2)
-        found: Floats = self.level[gaps.argmin(axis=1)]
-        return found
+        return self.level[gaps.argmin(axis=1)]
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

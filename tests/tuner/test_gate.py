@@ -11,14 +11,12 @@ import io
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from lab.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
-from numpy.random import Generator
 
 from hztune.blocks import Arm
 from hztune.comparing import comparison, table
@@ -39,9 +37,7 @@ AT_MARGIN = math.log(0.98)
 SIDES = (Contender("old", Arm("a")), Contender("new", Arm("b")))
 SEED = 20261124
 
-Draw = Callable[[Generator, int], "np.ndarray[tuple[int], np.dtype[np.float64]]"]
-
-NOISES: dict[str, Draw] = {
+NOISES = {
     "normal": lambda rng, n: rng.standard_normal(n),
     "Student's t, 3 degrees": lambda rng, n: rng.standard_t(3.0, n) / math.sqrt(3.0),
     "one pair in 20 five SD off": lambda rng, n: (

@@ -24,7 +24,7 @@ from hztune.study.limits import MemoryLimit
 from hztune.tuning.candidates import TuneTarget, candidates
 from hztune.tuning.story import Front, Story, Winner
 
-from .conftest import MACHINE, QUIET, USUAL, Kept, Stopped, bench_of, flat, heard, spin_wins
+from .conftest import MACHINE, QUIET, USUAL, Kept, Stopped, bench_of, flat, spin_wins
 
 CONTROL, UNCHANGED = Arm("hz"), Arm("none")
 IDLE, SPIN = (Arm.of("hz", {"lock": lock}) for lock in ("lockfree", "spin"))
@@ -127,9 +127,9 @@ def test_a_study_keeps_its_budget_and_comes_to_its_verdict(name, toy_space, choi
     assert winner in (decision.arm, decision.arm.allocator)
     assert why in decision.why
     assert bench.budget.elapsed() <= 1.1 * bench.budget.total_s
-    assert heard(bench).lines[0].startswith("calibrated: noise floor")
-    phases = [status.phase for status in heard(bench).statuses]
-    assert all(status.floor > 0.0 for status in heard(bench).statuses[phases.index("search") :])
+    assert bench.reporter.lines[0].startswith("calibrated: noise floor")
+    phases = [status.phase for status in bench.reporter.statuses]
+    assert all(status.floor > 0.0 for status in bench.reporter.statuses[phases.index("search") :])
     if verdict == "no_gain":
         assert decision.arm.is_default
         assert decision.interval.low < 0.0 < decision.interval.high
@@ -145,7 +145,7 @@ def test_proposals_end_for_want_of_promise(toy_space, monkeypatch):
         monkeypatch.setattr(race.FastestGoal, "is_open", lambda *_, much=much: much > 0.0)
         bench = bench_of(flat, QUIET, budget_s=250.0)
         race.Search(bench, toy_space, seed=1).run(0.9)
-        is_early = any("s early: " in line for line in heard(bench).lines)
+        is_early = any("s early: " in line for line in bench.reporter.lines)
         ends.append((len(bench.ledger.searched), is_early))
     (settled, is_early), (promising, is_late) = ends
     assert 7 <= settled < 7 + race.SLOTS < promising
@@ -159,7 +159,7 @@ def test_a_study_of_few_configurations_measures_all_and_says_so(toy_space):
     decision = decided(bench, small)
     assert len(bench.ledger.searched) == 3 * 2 - 1
     assert (decision.verdict, decision.arm) == ("improved", SPIN)
-    lines = heard(bench).lines
+    lines = bench.reporter.lines
     assert any(re.match(r"the search ends \d+ s early: ", line) for line in lines)
 
 
@@ -391,7 +391,7 @@ def told(folder, make, run):
             bench.budget.spent_s = bench.budget.total_s
             bench.executor = Stopped(bench.executor, left=0, dearer=0.3)
         run(bench)
-    return [line for line in heard(bench).lines if "[" in line]
+    return [line for line in bench.reporter.lines if "[" in line]
 
 
 def greedy_and_saving(arm):
