@@ -241,7 +241,7 @@ def test_a_real_experiment_builds_counts_and_confirms(folder, script):
     edited(folder, 'per = "flushes"', 'per = "ops"')
     path = folder / "experiment.toml"
     path.write_text(path.read_text().partition("[[figure]]")[0])
-    script("run", folder, "--budget", "1s")
+    script("run", folder, "--budget", "3s")
     found = report(folder)
     assert found.problems == ()
     shipped, silent = found.standings[0].all

@@ -338,7 +338,7 @@ READY = "import time\nprint('ready', flush=True)\n"
 HASTY = """
 from hztune import cli
 from hztune.govern import steer
-steer.LEASE_S, steer._RENEWED_S = 4, 1.0
+steer.LEASE_S, steer._RENEWED_S = 6, 1.0
 cli.main()
 """
 """hztune with a lease that ends sooner."""
