@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import platform
-import re
 import resource
 import shutil
 import signal
@@ -15,18 +13,19 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+
+from hztune.attach.channel import socket_of
 
 DEADLINE_S = 60
 PATIENCE_S = 20.0
 MIB = 1 << 20
 ANOTHER_USER = 12345
 EXIT = {"x86_64": 60, "aarch64": 93}  # the number of the system call
-LABEL = re.compile(r"/memfd:(hz-control-[0-9a-f]{16})-([0-9a-f]{32}) \(deleted\)")
 
 # Each of these says "ready" and then waits for the end of its input.
 WAIT = "print('ready', flush=True); import sys; sys.stdin.read()"
@@ -85,17 +84,11 @@ def start(libhz, plain_environment):
     started = []
 
     def run(code, **variables):
-        environment = {**plain_environment, "LD_PRELOAD": str(libhz), "HZ_CONTROL": "1"}
-        program = subprocess.Popen(
-            [sys.executable, "-c", code],
-            env={**environment, **variables},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        started.append(program)
-        return program
+        asked = {"LD_PRELOAD": str(libhz), "HZ_CONTROL": "1", **variables}
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        words, own = [sys.executable, "-c", code], {**plain_environment, **asked}
+        started.append(subprocess.Popen(words, env=own, text=True, **pipes))
+        return started[-1]
 
     yield run
     for program in started:
@@ -112,21 +105,10 @@ def ready(program):
     return program
 
 
-def address_of(pid):
-    """The name of a process's socket and the key to it; None: it takes no requests."""
-    with contextlib.suppress(FileNotFoundError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            if (task / "comm").read_text() == "hz-control\n":
-                found = LABEL.fullmatch(os.readlink(task / "fd/1"))
-                if found is not None:
-                    return found[1], found[2]
-    return None
-
-
 def await_address(pid):
-    """The same, as soon as it listens."""
+    """The name of a process's socket and the key to it, as soon as it listens."""
     end = time.monotonic() + PATIENCE_S
-    while (found := address_of(pid)) is None:
+    while (found := socket_of(pid)) is None:
         assert time.monotonic() < end, "it does not listen"
         time.sleep(0.01)
     return found
@@ -205,7 +187,7 @@ def test_a_wrong_request_is_refused_and_changes_nothing(lines, kind, sentence, s
 def test_without_the_variable_there_is_neither_a_thread_nor_a_socket(start):
     program = start(f"{COUNT}; {WAIT}", HZ_CONTROL="0")
     assert line(program) == "1"
-    assert address_of(ready(program).pid) is None
+    assert socket_of(ready(program).pid) is None
 
 
 def test_the_program_never_sees_the_socket(start):
@@ -229,7 +211,7 @@ def test_a_child_of_a_fork_cannot_be_asked_and_its_parent_can(start):
     program = start(FORK)
     child = int(line(program))
     assert ask(program.pid, "set", "decay_ms=3")["after"] == {"decay_ms": 3}
-    assert address_of(child) is None
+    assert socket_of(child) is None
     os.kill(child, 9)
 
 
@@ -373,9 +355,7 @@ except PermissionError:
     ],
     ids=["control", "background", "rest", "agent"],
 )
-def test_a_process_whose_main_has_ended_ends_with_the_last_thread_of_the_program(
-    variables, libhz, start
-):
+def test_a_process_without_main_ends_with_its_last_thread(variables, libhz, start):
     paths = {name: str(libhz.parent / at) for name, at in variables.items() if name == "LD_PRELOAD"}
     assert start(MAIN_ENDS, **{**variables, **paths}).wait(DEADLINE_S) == 0
 
@@ -401,7 +381,7 @@ def test_those_that_say_nothing_and_one_that_goes_do_not_stop_the_others(start):
     name, key = await_address(program.pid)
     with connected(name) as gone:
         gone.send(f"{key}\nstats".encode())
-    with contextlib.ExitStack() as silent:
+    with ExitStack() as silent:
         first, *_ = [silent.enter_context(connected(name)) for _ in range(20)]
         assert ask(program.pid, "stats")["allocator"] == "hz"
         assert first.recv(1) == b"", "it came first, and there are too many"
