@@ -18,7 +18,7 @@ from hztune.measure.program import Metric, Program, Service
 from hztune.measure.scope import freezer
 
 from .conftest import processes_naming, zombies
-from .measured import BUSY, CONTROL, FIRST, SOON_S, OpenProof, by_runs, by_turns, python
+from .measured import BUSY, CONTROL, FIRST, SOON_S, WAYS, OpenProof, by_runs, by_turns, python
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 
@@ -105,43 +105,29 @@ NEEDS_FREEZER = {"catches SIGCONT", "watches its child for stops", "traces its c
 """By turns they end so only where a freezer stops them: they see signals."""
 
 
-def mischievous(name, word):
-    """The target, with a word that its processes can be found by, and the limit of one that hangs.
-
-    Every other one has all the time it may need.
-    """
-    code, status, *_ = MISCHIEFS[name]
-    return python(
-        f"# {word}\n{code}",
-        timeout_s=SOON_S if status == "hang" else 60.0,
-        rss_limit_mb=64 * (status == "oom"),
-        rate=Metric(r"rate: (.*)/s", better="higher") if status == "bad_output" else None,
-    )
-
-
+@WAYS
 @pytest.mark.parametrize("name", MISCHIEFS)
-def test_whatever_a_program_does_it_gets_its_status_and_leaves_nothing(name, tmp_path, monkeypatch):
+def test_whatever_a_program_does_is_named_and_leaves_nothing(name, measure, tmp_path, monkeypatch):
     """Every other one is timed by hz-launch where hyperfine is installed, too."""
     if [*MISCHIEFS].index(name) % 2:
         monkeypatch.setattr(launch, "hyperfine", lambda: None)
-    (_, status, *said), word = MISCHIEFS[name], f"mischief-{tmp_path}"
-    outcome = by_runs(mischievous(name, word)).control
-    assert outcome.status == status and all(each in outcome.detail for each in said), outcome
-    assert bool(outcome.turns) == (outcome.ops_per_s > 0.0) == (status == "ok")
-    assert processes_naming(word) == []
-    assert zombies() == []
-
-
-@pytest.mark.parametrize("name", MISCHIEFS)
-def test_two_that_misbehave_by_turns_get_their_status_and_leave_nothing(name, tmp_path):
-    (_, status, *said), word = MISCHIEFS[name], f"mischief-{tmp_path}"
+    (code, status, *said), word = MISCHIEFS[name], f"mischief-{tmp_path}"
+    program = python(
+        f"# {word}\n{code}",
+        timeout_s=SOON_S if status == "hang" else 60.0,  # all that the others may need
+        rss_limit_mb=64 * (status == "oom"),
+        rate=Metric(r"rate: (.*)/s", better="higher") if status == "bad_output" else None,
+    )
+    arms = [CONTROL] if measure is by_runs else [CONTROL, FIRST]
     with freezer() as group:
-        if name in NEEDS_FREEZER and group is None:
-            pytest.skip("this process may not make control groups of version 2")
-        goes_on = name == "stops itself" and group is None  # its next turn continues it
-    for outcome in by_turns(mischievous(name, word), CONTROL, FIRST).outcomes:
-        assert outcome.status == ("ok" if goes_on else status), outcome
-        assert all(each in outcome.detail for each in said), outcome
+        sees_stops = measure is by_turns and group is None
+    if sees_stops and name in NEEDS_FREEZER:
+        pytest.skip("this process may not make control groups of version 2")
+    if sees_stops and name == "stops itself":
+        status = "ok"  # its next turn continues it
+    for outcome in measure(program, *arms).outcomes:
+        assert outcome.status == status and all(each in outcome.detail for each in said), outcome
+        assert bool(outcome.turns) == (outcome.ops_per_s > 0.0) == (status == "ok")
     assert processes_naming(word) == []
     assert zombies() == []
 
