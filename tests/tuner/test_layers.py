@@ -259,7 +259,7 @@ def test_every_access_to_an_atomic_object_names_its_order(tmp_path):
     """GCC's dump shows `object = value` as a store with order 5, sequentially consistent."""
     sources = [str(path) for path in sorted(CORE.glob("*.c"))]
     defines = ("-D_GNU_SOURCE", '-DHZ_VERSION=""', f"-I{CORE.parent / 'include'}")
-    command = ("gcc", "-std=c11", "-w", "-S", "-fdump-tree-original", *defines, *sources)
+    command = ("gcc", "-std=c11", "-w", "-fsyntax-only", "-fdump-tree-original", *defines, *sources)
     subprocess.run(command, cwd=tmp_path, check=True)
     dumps = {path.name.split(".")[0]: path for path in tmp_path.glob("*.original")}
     assert len(dumps) == len(sources)
