@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from lab.replay import Landscape, ModelNoise, NoiseSource, ReplayExecutor, Truth
 from msgspec import structs
 
 from hztune import allocator, api
+from hztune.allocator import probe
 from hztune.blocks import Arm, Block, Role
 from hztune.comparing.contenders import Contender
 from hztune.comparing.match import Effort, play
@@ -65,11 +67,13 @@ def processes_in(folder: Path) -> list[int]:
 
 
 def put(root: Path, files: Mapping[str, str]) -> Path:
-    """Writes files below a folder that stands for /; returns that."""
+    """Writes files below a folder that stands for /, scripts as programs; returns that."""
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+        if text.startswith("#!"):
+            path.chmod(0o755)
     return root
 
 
@@ -163,15 +167,40 @@ def bench_of(
     return Workbench(executor, ledger or Ledger(limit), Budget(clock, budget_s), Listener())
 
 
+TUNED: dict[str, tuple[AllocatorId, dict[str, Value]]] = {
+    "hz": (
+        AllocatorId("hz", "0.1.0", "libhz.so", "a" * 64),
+        {"magazine_cap": 512, "depot_lock": "spin"},
+    ),
+    "glibc": (AllocatorId("glibc", "2.36", "", "c" * 64), {"arena_max": 2, "tcache_count": 64}),
+    "jemalloc": (
+        AllocatorId("jemalloc", "5.3.0", "libjemalloc.so.2", "c" * 64),
+        {"narenas": 2, "background_thread": "true"},
+    ),
+    "mimalloc": (
+        AllocatorId("mimalloc", "2.0.9", "libmimalloc.so.2.0", "c" * 64),
+        {"purge_delay": 0},
+    ),
+    "tcmalloc": (
+        AllocatorId("tcmalloc", "2.10", "libtcmalloc_minimal.so.4", "c" * 64),
+        {"max_total_thread_cache_bytes": 1 << 24, "release_rate_percent": 10},
+    ),
+    "tbb": (AllocatorId("tbb", "2021.8.0", "libtbbmalloc_proxy.so.2", "c" * 64), {}),
+}
+"""An allocator, as Debian 12 has it, and a configuration."""
+
+
 @pytest.fixture(scope="session")
 def make_profile() -> Callable[..., Profile]:
     """Makes a profile that is valid; `make_profile(params={...}, threads=8)` changes fields."""
 
-    def make(params: dict[str, Value] | None = None, **changes: object) -> Profile:
-        given = {"magazine_cap": 512, "depot_lock": "spin"} if params is None else params
+    def make(
+        params: dict[str, Value] | None = None, *, of: str = "hz", **changes: object
+    ) -> Profile:
+        identity, config = TUNED[of]
         profile = Profile(
-            allocator=AllocatorId("hz", "0.1.0", "libhz.so", "a" * 64),
-            params=given,
+            allocator=identity,
+            params=config if params is None else params,
             workload=WorkloadId("bench", "remote", "main", {"remote": 50}),
             threads=32,
             machine=MachineId(
@@ -199,56 +228,19 @@ def made_here(make_profile, core_build, monkeypatch) -> Profile:
     )
 
 
-TUNED: dict[str, tuple[AllocatorId, dict[str, Value]]] = {
-    "glibc": (AllocatorId("glibc", "2.36", "", "c" * 64), {"arena_max": 2, "tcache_count": 64}),
-    "jemalloc": (
-        AllocatorId("jemalloc", "5.3.0", "libjemalloc.so.2", "c" * 64),
-        {"narenas": 2, "background_thread": "true"},
-    ),
-    "mimalloc": (
-        AllocatorId("mimalloc", "2.0.9", "libmimalloc.so.2.0", "c" * 64),
-        {"purge_delay": 0},
-    ),
-    "tcmalloc": (
-        AllocatorId("tcmalloc", "2.10", "libtcmalloc_minimal.so.4", "c" * 64),
-        {"max_total_thread_cache_bytes": 1 << 24, "release_rate_percent": 10},
-    ),
-    "tbb": (AllocatorId("tbb", "2021.8.0", "libtbbmalloc_proxy.so.2", "c" * 64), {}),
-}
-"""A library and a configuration of each allocator that is not hz, as Debian 12 has it."""
-
-
-@pytest.fixture(scope="session")
-def profile_of(make_profile) -> Callable[[str], Profile]:
-    """Makes a profile for any allocator, by its name."""
-
-    def make(name: str) -> Profile:
-        if name == "hz":
-            return make_profile()
-        identity, config = TUNED[name]
-        return make_profile(config, allocator=identity)
-
-    return make
-
-
 TOY_SPACE = """
 schema = 1
 allocator = "hz"
-[parameters.cap]
-[parameters.batch]
-[parameters.shards]
-[parameters.ring]
-when = "shards > 1"
-[parameters.delay]
-[parameters.lock]
-[parameters.pages]
-[[forbid]]
-rule = "cap * shards > 2048"
-why = "too much memory"
-[[preset]]
-name = "sharded"
-why = "threads meet less often"
-set = { shards = 4 }
+forbid = [{ rule = "cap * shards > 2048", why = "too much memory" }]
+preset = [{ name = "sharded", why = "threads meet less often", set = { shards = 4 } }]
+[parameters]
+cap = {}
+batch = {}
+shards = {}
+ring = { when = "shards > 1" }
+delay = {}
+lock = {}
+pages = {}
 """
 
 
@@ -306,6 +298,20 @@ def listener() -> Listener:
     return Listener()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _probes_are_asked_once() -> Iterator[None]:
+    """Each is a process; what it says depends on nothing else than what it is given."""
+    ask = probe.ask
+    answer = cache(lambda code, given, own: ask(code, dict(given)))
+
+    def ask_once(code: str, given: Mapping[str, str]) -> Any:
+        return answer(code, tuple(given.items()), tuple(map(os.environ.get, probe._KEPT)))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(probe, "ask", ask_once)
+        yield
+
+
 @pytest.fixture
 def simulate(monkeypatch) -> Callable[..., VirtualClock]:
     """Lets whole requests measure a landscape on a virtual clock, which `simulate` gives."""
@@ -334,10 +340,12 @@ def simulate(monkeypatch) -> Callable[..., VirtualClock]:
 def carry_out(tmp_path) -> Callable[..., Result]:
     """Carries out a request in a small space; the results go to `out`."""
 
-    def carried_out(space: str, *workload: str, **asked: Any) -> Result:
+    def carried_out(
+        space: str, *workload: str, reporter: Reporter | None = None, **asked: Any
+    ) -> Result:
         (tmp_path / "space.toml").write_text(space)
         place = {"space": str(tmp_path / "space.toml"), "out": tmp_path / "out"}
-        return api.tune(api.request(*workload, **place, **asked))
+        return api.tune(api.request(*workload, **place, **asked), reporter=reporter)
 
     return carried_out
 
@@ -346,6 +354,27 @@ def carry_out(tmp_path) -> Callable[..., Result]:
 def quiet_machine(monkeypatch):
     """Lets nothing that the machine does meanwhile disturb a run, so that none is repeated."""
     monkeypatch.setattr(disturbance, "causes", lambda *of_turn: "")
+
+
+@pytest.fixture(scope="session")
+def audited() -> Callable[[], AbstractContextManager[list[Any]]]:
+    """Gives the events that Python audits while it is entered, each with its arguments."""
+    heard = list[list[Any]]()
+
+    def hear(*event: Any) -> None:
+        for events in heard:
+            events.append(event)
+
+    @contextmanager
+    def listen() -> Iterator[list[Any]]:
+        heard.append([])
+        try:
+            yield heard[0]
+        finally:
+            heard.clear()
+
+    sys.addaudithook(hear)  # it stays, and does nothing from then on
+    return listen
 
 
 @dataclass(frozen=True)

@@ -119,6 +119,7 @@ def no_process(find, monkeypatch):
     for name in NAMES:
         find(name)
     monkeypatch.setattr(process, "run", None)
+    monkeypatch.setattr(probe, "ask", None)
 
 
 def ends(param):
@@ -268,9 +269,7 @@ def test_a_knob_that_a_process_could_tell_is_asked_of_it(name, find):
 
 
 @pytest.mark.parametrize("tunables", ["", "glibc.malloc.arena_max=2"])
-def test_where_glibc_keeps_rseq_the_tcmalloc_of_google_is_said_to_use_caches_for_threads(
-    tunables, find
-):
+def test_the_tcmalloc_of_google_where_glibc_keeps_rseq_is_noticed(tunables, find):
     found = find("google_tcmalloc")
     assert found.environment({})["GLIBC_TUNABLES"] == "glibc.pthread.rseq=0"
     for tell in (found.adapter.requested, found.adapter.read_back):

@@ -12,6 +12,8 @@ from hztune import allocator
 from hztune.allocator import elf, live, loaded_program
 from hztune.errors import UsageError
 
+from .conftest import put
+
 JEMALLOC = ("-Wl,--no-as-needed", "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2")
 OWN_MALLOC = "void *malloc(unsigned long n) { (void)n; return 0; }"
 SHOWN = ("-rdynamic", "-fno-builtin")
@@ -59,12 +61,9 @@ def test_a_program_beside_needs_a_dot(compiled, monkeypatch):
 def test_a_script_is_followed_to_what_is_executed(tmp_path, compiled):
     program = compiled("interpreter")
     script, outer, circle, text = map(tmp_path.joinpath, ("script", "outer", "circle", "text"))
-    script.write_text(f"#!{program} -x\n")
-    outer.write_text(f"#!/usr/bin/env -S {script}\n")
-    circle.write_text(f"#!{circle}\n")
-    text.write_text("hello")
-    for path in (script, outer, circle, text):
-        path.chmod(0o755)
+    put(tmp_path, {"script": f"#!{program} -x\n", "outer": f"#!/usr/bin/env -S {script}\n"})
+    put(tmp_path, {"circle": f"#!{circle}\n", "text": "hello"})
+    text.chmod(0o755)
     seen = loaded_program.inspect(outer)
     assert (seen.program, seen.scripts) == (program, (outer, script))
     assert "is a script" in seen.remarks[0]
@@ -216,8 +215,7 @@ def test_a_process_that_does_not_exist_is_refused_and_has_no_descendants():
 
 @pytest.mark.parametrize(("own", "strangers"), [("LD_PRELOAD=", ["glibc"]), ("", [])])
 def test_a_child_with_another_allocator_is_a_stranger(own, strangers, compiled, running, tmp_path):
-    jemalloc, script = allocator.get("jemalloc").installed(), tmp_path / "script"
-    script.write_text(f"#!/bin/sh\n{own} '{compiled('idle')}'; true\n")
-    script.chmod(0o755)
-    with running(script, {"LD_PRELOAD": jemalloc.preload}) as pid:
+    jemalloc = allocator.get("jemalloc").installed()
+    put(tmp_path, {"script": f"#!/bin/sh\n{own} '{compiled('idle')}'; true\n"})
+    with running(tmp_path / "script", {"LD_PRELOAD": jemalloc.preload}) as pid:
         assert [each.allocator for each in live.strangers(pid, jemalloc.path)] == strangers

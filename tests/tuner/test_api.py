@@ -10,6 +10,7 @@ import os
 import pydoc
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -48,27 +49,15 @@ def test_the_text_of_a_function_explains_it_and_each_of_many_arguments(name):
 
 
 @pytest.fixture
-def study(simulate, tmp_path, monkeypatch, listener):
+def study(simulate, carry_out, monkeypatch, listener):
     """Carries out a study from Python, of a simulated target on which `spin` is faster."""
-    (tmp_path / "space.toml").write_text(ONE_KNOB)
-    space, out = str(tmp_path / "space.toml"), tmp_path / "out"
     monkeypatch.setattr("hztune.doctor.remarks", lambda: ["warning: others want the CPUs"])
-
-    def carry_out(*target, **options):
-        simulate(spin_wins(knob="depot_lock"))
-        asked = api.request(*target, budget="1m", space=space, out=out, **options)
-        return api.tune(asked, reporter=listener)
-
-    return carry_out
+    simulate(spin_wins(knob="depot_lock"))
+    return partial(carry_out, ONE_KNOB, budget="1m", reporter=listener)
 
 
-@pytest.fixture
-def studied(study):
-    """Such a study of a workload."""
-    return study("larson", threads=2)
-
-
-def test_a_study_from_python_ends_in_a_result_with_its_views(studied, listener):
+def test_a_study_from_python_ends_in_a_result_with_its_views(study, listener):
+    studied = study("larson", threads=2)
     said = [line.partition(":")[0] for line in listener.lines]
     assert said.index("warning") < said.index("calibrated"), "what disturbs is said first"
     tuned, folder = studied.profile, studied.folder
@@ -174,9 +163,7 @@ def test_a_function_that_fails_for_the_control_ends_all_at_once_with_its_own_err
         by_call(lambda environment: 0)
 
 
-def test_a_child_that_a_function_forks_and_forgets_does_not_go_on_as_hztune(
-    tmp_path, quiet_machine
-):
+def test_a_child_that_a_function_forks_does_not_go_on_as_hztune(tmp_path, quiet_machine):
     def forks(environment):
         if child := os.fork():
             os.waitpid(child, 0)

@@ -17,7 +17,6 @@ from tests.conftest import finished
 from hztune import api, arguments, cli, export, params, profile
 from hztune.cli import tune as cli_tune
 from hztune.doctor import Check
-from hztune.errors import HztuneError
 from hztune.machine import Machine
 from hztune.profile import TERM_DAYS, Caution
 from hztune.progress import Plain
@@ -190,18 +189,13 @@ def test_doctor_says_what_it_looked_at_and_the_record_of_the_machine(hztune_here
     assert Machine(**held["machine"]) == Machine.here()
 
 
-class Measured(HztuneError):
-    """Stands for a study that was begun."""
-
-    exit_status = 77
-
-
 def test_strict_refuses_a_machine_that_is_unfit(monkeypatch):
-    monkeypatch.setattr("hztune.tuning.session.tune", Mock(side_effect=Measured))
+    begun = 130  # a study that is begun is interrupted at once
+    monkeypatch.setattr("hztune.tuning.session.tune", Mock(side_effect=KeyboardInterrupt))
     for fitness, words, status in (
         ("warn", ["doctor", "--strict"], 0), ("unfit", ["doctor", "--strict"], 5),
-        ("unfit", ["doctor"], 0), ("warn", [*TUNE, "--strict"], 77),
-        ("unfit", [*TUNE, "--strict"], 5), ("unfit", TUNE, 77),
+        ("unfit", ["doctor"], 0), ("warn", [*TUNE, "--strict"], begun),
+        ("unfit", [*TUNE, "--strict"], 5), ("unfit", TUNE, begun),
     ):  # fmt: skip
         found = (Check("load", fitness, "busy"),)
         monkeypatch.setattr("hztune.doctor.examine", lambda found=found: found)
@@ -228,15 +222,15 @@ def test_an_export_prints_the_same_as_it_writes(hztune_here, saved):
         assert os.access(target, os.X_OK) == (form == "wrapper")
 
 
-def test_run_gives_the_program_the_profile_and_nothing_that_was_set_before(
-    hztune, saved, core_build, profile_of
+def test_run_gives_the_profile_and_nothing_that_was_set_before(
+    hztune, saved, core_build, make_profile
 ):
     done = hztune("run", saved, "--", "env", HZ_MAGAZINE_CAP="8", HZ_THP="on", UNRELATED="kept")
     seen = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
     assert {name for name in seen if name.startswith("HZ_")} == {"HZ_MAGAZINE_CAP", "HZ_DEPOT_LOCK"}
     assert (seen["HZ_MAGAZINE_CAP"], seen["UNRELATED"]) == ("512", "kept")
     assert seen["LD_PRELOAD"] == str(core_build / "libhz.so")
-    profile.save(profile_of("jemalloc"), saved)  # beside it stands what RTLD_DEEPBIND needs
+    profile.save(make_profile(of="jemalloc"), saved)  # beside it stands what RTLD_DEEPBIND needs
     done = hztune("run", saved, "--", "php", "-r", "echo getenv('LD_PRELOAD');")
     beside = f"libjemalloc.so.2:{core_build / 'libhz-deepbind.so'}"
     assert (done.returncode, done.stdout) == (0, beside)

@@ -20,6 +20,7 @@ from hztune.profile import PROFILE
 from hztune.recordings import trace_text
 from hztune.store import kept_command
 
+from .conftest import put
 from .measured import CONTROL, FIRST, WAYS
 
 WORDS = [
@@ -107,9 +108,7 @@ def test_no_command_is_read_from_a_folder_that_takes_the_place_of_ones_own(tmp_p
 # ---- record and trace ----------------------------------------------------------------------------
 
 
-def test_a_program_is_recorded_and_told_of_and_its_output_and_status_are_its_own(
-    hztune, hztune_here, tmp_path
-):
+def test_a_program_is_recorded_whose_output_and_status_are_its_own(hztune, hztune_here, tmp_path):
     words = [sys.executable, "-I", "-S", "-c", "print('its own'); raise SystemExit(5)"]
     done = hztune("record", "-o", "own.trace", "--", *words)
     assert (done.returncode, done.stdout) == (5, "its own\n")
@@ -158,9 +157,7 @@ def pipe(data=b"", *, ends=False):
     return reading
 
 
-def test_a_file_that_stdin_is_redirected_from_is_read_and_what_one_run_would_eat_is_refused(
-    stdin, tmp_path
-):
+def test_a_file_on_stdin_is_read_and_what_one_run_would_eat_is_refused(stdin, tmp_path):
     for fd in (os.open("/dev/null", os.O_RDONLY), pipe(), pipe(ends=True)):
         stdin(fd)
         assert input_of(STDIN) is None
@@ -215,9 +212,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
 
 @pytest.mark.parametrize(("line", "offered"), COMPLETED.values(), ids=COMPLETED.keys())
 def test_bash_completes(line, offered, root, core_build, tmp_path):
-    command = tmp_path / "hztune"
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m hztune "$@"\n')
-    command.chmod(0o755)
+    put(tmp_path, {"hztune": f'#!/bin/sh\nexec "{sys.executable}" -m hztune "$@"\n'})
     script = root / "tuner/share/bash-completion/completions/hztune"
     path = f"{tmp_path}:{os.environ['PATH']}"
     own = {**os.environ, "PATH": path, "HZTUNE_CORE": str(core_build)}

@@ -32,6 +32,8 @@ from hztune.tuning.request import understand
 from hztune.tuning.session import profile_of
 from hztune.verifying import claim
 
+from .conftest import put
+
 SPEED = ["--metric-regex", r"speed=([0-9.]+)"]
 SHORT = ["--warmup", "0", "--budget", "2s", "--pairs", "4", "--out", "kept"]
 
@@ -41,8 +43,7 @@ SHORT = ["--warmup", "0", "--budget", "2s", "--pairs", "4", "--out", "kept"]
 
 def test_the_words_of_a_program_are_kept_for_its_user_alone(hztune_here, tmp_path):
     program, kept = tmp_path / "program", tmp_path / "kept"
-    program.write_text("#!/bin/sh\necho speed=5\n")
-    program.chmod(0o755)
+    put(tmp_path, {"program": "#!/bin/sh\necho speed=5\n"})
     words = ["none", "none", "--json", *SHORT, *SPEED, "--", program, "--token=SECRET"]
     done = hztune_here("compare", *words)
     assert done.returncode == 0, done.stderr
@@ -122,37 +123,27 @@ def test_the_status_and_every_file_give_the_answer(
     assert [each["answer"] for each in stored["gate"]["rows"].values()] == [answer]
 
 
-def git(folder, *words):
-    author = ["-c", "user.name=Test", "-c", "user.email=test@localhost"]
-    finished(["git", *author, *words], cwd=folder, check=True)
-
-
-def checked_out(tmp_path):
+def checked_out(folder):
     """A repository as a pull request has it: `main` prints 10, what is merged prints 8."""
-    origin, clone = tmp_path / "origin", tmp_path / "work" / "clone"
-    origin.mkdir()
-    (origin / "Makefile").write_text("program: program.c\n\t$(CC) -O2 -o $@ $<\n")
+    folder.mkdir(parents=True)
+    author = ["-c", "user.name=Test", "-c", "user.email=test@localhost"]
     source = '#include <stdio.h>\nint main(void) {{ puts("requests/s: {}"); return 0; }}\n'
-    (origin / "program.c").write_text(source.format(10.0))
-    git(origin, "init", "--initial-branch", "main")
-    git(origin, "add", ".")
-    git(origin, "commit", "-m", "base")
-    git(tmp_path, "clone", origin, clone)
-    git(clone, "switch", "--create", "new")
-    (clone / "program.c").write_text(source.format(8.0))
-    git(clone, "commit", "-a", "-m", "new")
-    return clone
+    put(folder, {"Makefile": "program: program.c\n\t$(CC) -O2 -o $@ $<\n"})
+    for rate, words in ((10.0, "init --initial-branch main"), (8.0, "switch --create new")):
+        put(folder, {"program.c": source.format(rate)})
+        for each in (words, "add .", "commit -m text", "update-ref refs/remotes/origin/main main"):
+            finished(["git", *author, *each.split()], cwd=folder, check=True)
+    return folder
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 def test_the_steps_of_the_documented_workflow_find_a_slower_build(core_build, root, tmp_path):
     """All but the installation; of the action, as the runner gives it the workflow's inputs."""
-    clone, summary, program = checked_out(tmp_path), tmp_path / "summary", tmp_path / "hztune/bin"
-    program.mkdir(parents=True)
-    shim = program / "hztune"
-    shim.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m hztune "$@"\n')
-    shim.chmod(0o755)
+    clone, summary = checked_out(tmp_path / "work" / "clone"), tmp_path / "summary"
+    python = shlex.quote(sys.executable)
+    shim = f'#!/bin/sh\n[ "$STATUS" ] && exit "$STATUS"\nexec {python} -m hztune "$@"\n'
+    put(tmp_path, {"hztune/bin/hztune": shim})
     environment = {
         **os.environ,
         "HZTUNE_CORE": str(core_build),
@@ -167,7 +158,7 @@ def test_the_steps_of_the_documented_workflow_find_a_slower_build(core_build, ro
     _, build, gate, upload = workflow["jobs"]["speed"]["steps"]
     inputs = {name: each.get("default") for name, each in action["inputs"].items()}
     assert gate["with"].keys() <= inputs.keys() and upload["with"]["path"] == inputs["out"]
-    inputs |= {**gate["with"], "budget": "2s"}
+    inputs |= {**gate["with"], "budget": "1s"}
     install, compare = action["runs"]["steps"]
     assert "pip" in install["run"] and "${{" not in install["run"] + compare["run"]
     given = {
@@ -180,9 +171,9 @@ def test_the_steps_of_the_documented_workflow_find_a_slower_build(core_build, ro
         return finished(words, cwd=clone, env=environment | given | changed).returncode
 
     assert [end(build), end(compare)] == [0, 4]
-    too_little = {"BASE": "sleep 1", "NEW": "sleep 1", "METRIC": ""}
-    assert end(compare, OUT="passed", **too_little) == 0
+    too_little = {"BASE": "sleep 0.2", "NEW": "sleep 0.2", "METRIC": ""}
     assert end(compare, OUT="failed", UNDECIDED="fail", **too_little) == 6
+    assert end(compare, STATUS="6") == 0, "by default it passes"
     assert summary.read_text().startswith("### NEW against BASE: ")
     for name in ("junit.xml", "figures.csv", "comparison.json", "samples.jsonl"):
         assert (clone / inputs["out"] / name).is_file()

@@ -2,39 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 
 import pytest
-from tests.conftest import finished
 
 from hztune.doctor import examine, remarks
 
 from .conftest import put
-
-WATCHED = """
-import json, os, sys
-
-WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-CHANGES = {"mkdir", "rename", "remove", "rmdir", "link", "symlink", "truncate", "chmod", "chown",
-           "lchown", "utime", "setxattr", "removexattr", "mkfifo", "mknod"}
-LIBRARIES = ("tempfile.", "shutil.", "socket.")
-seen = []
-
-def watch(event, args):
-    if event == "open" and args[2] & WRITING and args[0] != "/dev/null":
-        seen.append(["open", str(args[0])])
-    elif event.partition(".")[2] in CHANGES or event.startswith(LIBRARIES):
-        seen.append([event, repr(args)])
-    elif event in ("subprocess.Popen", "os.posix_spawn", "os.system", "os.exec"):
-        seen.append(["start", " ".join(map(os.fsdecode, args[1]))])
-
-from hztune import cli
-sys.addaudithook(watch)
-exec(sys.argv[1])
-print(json.dumps(seen), file=sys.stderr)
-"""
 
 HEALTHY = {
     "proc/cpuinfo": "model name\t: CPU 3000\n",
@@ -114,31 +89,45 @@ def test_a_setting_in_the_environment_is_found(tmp_path, monkeypatch, variable):
     assert f"unset {variable}" in {found.mend for found in findings(tmp_path).values()}
 
 
-def watched(code, folder):
-    """What some code changes or starts, beside the files that show what it writes unseen."""
-    put(folder, {"bin/hyperfine": "#!/bin/sh\necho hyperfine 1.18.0\n"})
-    (folder / "bin" / "hyperfine").chmod(0o755)
-    (folder / "home").mkdir()
-    places = dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME"), str(folder / "home"))
-    path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    own = {**os.environ, **places, "PATH": path}
-    done = finished([sys.executable, "-B", "-c", WATCHED, code], env=own, cwd=folder / "home")
-    assert done.returncode == 0, done.stderr
-    seen: list[list[str]] = json.loads(done.stderr.splitlines()[-1])
-    return seen
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+STARTS = ("subprocess.Popen", "os.posix_spawn", "os.system", "os.exec")
+LIBRARIES = ("tempfile.", "shutil.", "socket.")
+CHANGES = {"mkdir", "rename", "remove", "rmdir", "link", "symlink", "truncate", "chmod", "chown",
+           "lchown", "utime", "setxattr", "removexattr", "mkfifo", "mknod"}  # fmt: skip
+
+
+def changing(events):
+    """Of what Python audits, what writes or starts something."""
+    for event, words in events:
+        is_written = event == "open" and words[2] & WRITING and words[0] != "/dev/null"
+        is_change = event.partition(".")[2] in CHANGES or event.startswith(LIBRARIES)
+        if is_written or is_change or event in STARTS:
+            yield event, words
 
 
 @pytest.mark.parametrize("words", [["doctor"], ["doctor", "--json"]], ids=" ".join)
-def test_the_doctor_writes_and_starts_nothing_else(words, tmp_path):
-    ((what, words_started),) = watched(f"assert cli.status_of({words}) == 0", tmp_path)
-    assert what == "start"
-    assert words_started.endswith(f" {tmp_path / 'bin' / 'hyperfine'} --version")
-    assert list((tmp_path / "home").iterdir()) == []
+def test_the_doctor_writes_and_starts_nothing_else(
+    words, hztune_here, audited, monkeypatch, tmp_path
+):
+    hyperfine = put(tmp_path, {"hyperfine": "#!/bin/sh\necho hyperfine 1.18.0\n"}) / "hyperfine"
+    for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    with audited() as events:
+        assert hztune_here(*words).returncode == 0
+    ((what, (_, started, *_)),) = changing(events)
+    assert what == "subprocess.Popen"
+    assert " ".join(map(os.fsdecode, started)).endswith(f" {hyperfine} --version")
+    assert list(tmp_path.iterdir()) == [hyperfine]
 
 
-def test_what_writes_is_seen(tmp_path):
-    seen = watched("open('a', 'w'); os.rename('a', 'b'); os.mkdir('c')", tmp_path)
-    assert [what for what, _ in seen] == ["open", "os.rename", "os.mkdir"]
+def test_what_writes_is_seen(audited, tmp_path):
+    with audited() as events:
+        (tmp_path / "a").write_text("text")
+        (tmp_path / "a").rename(tmp_path / "b")
+        (tmp_path / "c").mkdir()
+    assert [what for what, _ in changing(events)] == ["open", "os.rename", "os.mkdir"]
 
 
 # ---- at the start of a study ---------------------------------------------------------------------

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from msgspec import structs
 from tests.conftest import finished
 
 from hztune import api, artifacts, export
@@ -20,10 +19,9 @@ from hztune.verifying.running import examine
 
 from .conftest import TUNED, put
 
-EVERY = ["hz", *TUNED]
 CASES = [
     (allocator, form.name)
-    for allocator in EVERY
+    for allocator in TUNED
     for form in export.FORMATS
     if form.name != "json" and (not form.allocators or allocator in form.allocators)
 ]
@@ -66,8 +64,8 @@ SAID = (
 
 
 @pytest.mark.parametrize(("allocator", "name"), CASES)
-def test_a_file_says_what_it_gains_and_undoes(allocator, name, profile_of):
-    text = export.render(structs.replace(profile_of(allocator), suggested_limit_kb=422912), name)
+def test_a_file_says_what_it_gains_and_undoes(allocator, name, make_profile):
+    text = export.render(make_profile(of=allocator, suggested_limit_kb=422912), name)
     assert [said for said in SAID if said not in text] == []
     assert text.endswith("\n") and not re.search(r"[ \t]\n|\n\n$", text)
 
@@ -128,25 +126,24 @@ def test_what_sets_nothing_is_json_alone(allocator, verdict, make_profile):
 # ---- one machine ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("allocator", EVERY)
-def test_env_and_systemd_give_every_variable_quoted(allocator, profile_of):
+@pytest.mark.parametrize("allocator", TUNED)
+def test_env_and_systemd_give_every_variable_quoted(allocator, make_profile):
     """Docker keeps quotes, compose drops them, systemd wants no `export`: plain lines suit all."""
-    lines = export.render(profile_of(allocator), "env").splitlines()
+    profile = make_profile(of=allocator)
+    lines = export.render(profile, "env").splitlines()
     given = [line for line in lines if not line.startswith("#")]
     assert all(re.fullmatch(r"[A-Z_]+=[A-Za-z0-9_.:,|=/+-]*", line) for line in given)
-    assert dict(line.split("=", 1) for line in given) == expected(profile_of(allocator))
-    text = export.render(profile_of(allocator), "systemd")
+    assert dict(line.split("=", 1) for line in given) == expected(profile)
+    text = export.render(profile, "systemd")
     assert re.findall(r'^Environment="([^"]+)"$', text, re.M) == given
 
 
-@pytest.mark.parametrize(("shell", "allocator"), [("bash", "hz"), *(("dash", n) for n in EVERY)])
-def test_sh_sets_the_variables_of_the_shell_that_sources_it_until_they_are_undone(
-    shell, allocator, profile_of, tmp_path
-):
-    text = export.render(profile_of(allocator), "sh")
+@pytest.mark.parametrize(("shell", "allocator"), [("bash", "hz"), *(("dash", n) for n in TUNED)])
+def test_sh_sets_the_variables_of_a_shell_and_undoes_it(shell, allocator, make_profile, tmp_path):
+    text = export.render(make_profile(of=allocator), "sh")
     (tmp_path / "tuned.sh").write_text(text)
     seen = printed_environment(shell, "-euc", f". {tmp_path}/tuned.sh; env -0")
-    assert seen.items() >= expected(profile_of(allocator)).items()
+    assert seen.items() >= expected(make_profile(of=allocator)).items()
     undo = next(line for line in text.splitlines() if "# undo:" in line).split(":", 1)[1]
     if allocator == "hz":
         both = printed_environment(shell, "-euc", f". {tmp_path}/tuned.sh; env -0",
@@ -156,12 +153,11 @@ def test_sh_sets_the_variables_of_the_shell_that_sources_it_until_they_are_undon
     assert printed_environment(shell, "-euc", f". {tmp_path}/tuned.sh; {undo}; env -0") == before
 
 
-@pytest.mark.parametrize("allocator", EVERY)
-def test_the_wrapper_puts_it_in_effect(allocator, profile_of, started, tmp_path):
+@pytest.mark.parametrize("allocator", TUNED)
+def test_the_wrapper_puts_it_in_effect(allocator, make_profile, started, tmp_path):
     """PHP's extensions are loaded with RTLD_DEEPBIND, which no preloaded allocator survives."""
-    profile, script = profile_of(allocator), tmp_path / "run-tuned"
-    script.write_text(export.render(profile, "wrapper"))
-    script.chmod(0o755)
+    profile, script = make_profile(of=allocator), tmp_path / "run-tuned"
+    put(tmp_path, {"run-tuned": export.render(profile, "wrapper")})
     done = finished([script, "sh", "-c", 'echo "$#:$2"; exit 7', "sh", "a b", "c  d"])
     assert (done.stdout, done.returncode) == ("2:c  d\n", 7)
     done = finished([script, "php", "-r", "echo 1;"])
@@ -173,9 +169,10 @@ def test_the_wrapper_puts_it_in_effect(allocator, profile_of, started, tmp_path)
 
 
 @pytest.mark.parametrize("content", ["hz", "jemalloc", 'Environment="A=%z"', "Enviroment=A=1"])
-def test_systemd_accepts_no_wrong_drop_in(content, profile_of, tmp_path):
-    is_right = content in EVERY
-    text = export.render(profile_of(content), "systemd") if is_right else f"[Service]\n{content}\n"
+def test_systemd_accepts_no_wrong_drop_in(content, make_profile, tmp_path):
+    is_right, text = content in TUNED, f"[Service]\n{content}\n"
+    if is_right:
+        text = export.render(make_profile(of=content), "systemd")
     unit = {"app.service": "[Service]\nExecStart=/bin/true\n"}
     put(tmp_path / "etc/systemd/system", {**unit, "app.service.d/50-hztune.conf": text})
     (tmp_path / "bin").mkdir()
@@ -187,9 +184,9 @@ def test_systemd_accepts_no_wrong_drop_in(content, profile_of, tmp_path):
 # ---- containers ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("allocator", EVERY)
-def test_a_dockerfile_brings_the_library_first(allocator, profile_of):
-    profile = profile_of(allocator)
+@pytest.mark.parametrize("allocator", TUNED)
+def test_a_dockerfile_brings_the_library_first(allocator, make_profile):
+    profile = make_profile(of=allocator)
     text = export.render(profile, "dockerfile")
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     if allocator == "hz":
@@ -203,22 +200,22 @@ def test_a_dockerfile_brings_the_library_first(allocator, profile_of):
     assert {m[1]: m[2] for m in given if m} == expected(profile, IN_IMAGE)
 
 
-@pytest.mark.parametrize("allocator", EVERY)
-def test_compose_and_k8s_read_as_their_schemas_say(allocator, profile_of):
+@pytest.mark.parametrize("allocator", TUNED)
+def test_compose_and_k8s_read_as_their_schemas_say(allocator, make_profile):
     """compose-spec.json: a list of unique strings; core/v1 EnvVar: a C identifier and a string."""
-    wanted = expected(profile_of(allocator), IN_IMAGE)
-    read = yaml.safe_load(export.render(profile_of(allocator), "compose"))
+    wanted = expected(make_profile(of=allocator), IN_IMAGE)
+    read = yaml.safe_load(export.render(make_profile(of=allocator), "compose"))
     entries = read["services"]["app"]["environment"]
     assert read == {"services": {"app": {"environment": entries}}}
     assert len(set(entries)) == len(entries)
     assert not any("$" in entry for entry in entries), "compose would interpolate it"
     assert dict(entry.split("=", 1) for entry in entries) == wanted
-    read = yaml.safe_load(export.render(profile_of(allocator), "k8s"))
+    read = yaml.safe_load(export.render(make_profile(of=allocator), "k8s"))
     assert read == {"env": [{"name": name, "value": value} for name, value in wanted.items()]}
     assert all(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", entry["name"]) for entry in read["env"])
     if allocator in PACKAGES:
         for name in ("compose", "k8s", "dockerfile"):
-            text = export.render(profile_of(allocator), name)
+            text = export.render(make_profile(of=allocator), name)
             needs = next(line for line in text.splitlines() if line.startswith("# needs:"))
             assert PACKAGES[allocator] in needs and "hztune paths --deepbind" in needs
 
@@ -244,18 +241,16 @@ OWN = "            - {name: LD_PRELOAD, value: /opt/own.so}\n"
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl here")
 @pytest.mark.parametrize("own", ["", OWN])
-@pytest.mark.parametrize("allocator", EVERY)
-def test_a_component_of_kustomize_appends_to_what_the_pod_preloads(
-    own, allocator, profile_of, tmp_path
-):
-    component = export.render(profile_of(allocator), "kustomize")
+@pytest.mark.parametrize("allocator", TUNED)
+def test_kustomize_appends_to_what_the_pod_preloads(own, allocator, make_profile, tmp_path):
+    component = export.render(make_profile(of=allocator), "kustomize")
     put(tmp_path, {"hztune/kustomization.yaml": component, "pod.yaml": POD + own})
     (tmp_path / "kustomization.yaml").write_text("resources: [pod.yaml]\ncomponents: [hztune]\n")
     built = yaml.safe_load(finished(["kubectl", "kustomize", tmp_path], check=True).stdout)
     assert built["kind"] == "Deployment", "the source of the replacement is not built"
     pod = built["spec"]["template"]["spec"]["containers"]
     env = {each["name"]: {one["name"]: one["value"] for one in each["env"]} for each in pod}
-    wanted = {"TZ": "UTC", **expected(profile_of(allocator), IN_IMAGE)}
+    wanted = {"TZ": "UTC", **expected(make_profile(of=allocator), IN_IMAGE)}
     parts = [*(["/opt/own.so"] if own else []), *filter(None, [wanted.pop("LD_PRELOAD", "")])]
     assert env["sidecar"] == {"LD_PRELOAD": "/opt/proxy.so"}
     assert env["app"].pop("LD_PRELOAD", "").lstrip(":") == ":".join(parts)
@@ -269,12 +264,10 @@ HUGE = {
 
 
 @pytest.mark.parametrize("setting", HUGE)
-def test_a_unit_says_of_huge_pages_what_the_profile_says(setting, profile_of):
+def test_a_unit_says_of_huge_pages_what_the_profile_says(setting, make_profile):
     allocator, name, value = setting
-    tuned = structs.replace(profile_of(allocator), params={name: value})
-    assert re.findall(r"^MemoryTHP=(\w+)$", export.render(tuned, "systemd"), re.M) == (
-        [HUGE[setting]] if HUGE[setting] else []
-    )
+    text = export.render(make_profile({name: value}, of=allocator), "systemd")
+    assert re.findall(r"^MemoryTHP=(\w+)$", text, re.M) == [HUGE[setting]] * bool(HUGE[setting])
 
 
 # ---- building hz ---------------------------------------------------------------------------------
@@ -334,8 +327,8 @@ int main(void)
 """
 
 
-def test_the_glibc_source_acts(profile_of, linked):
-    text = export.render(profile_of("glibc"), "c-glibc")
+def test_the_glibc_source_acts(make_profile, linked):
+    text = export.render(make_profile(of="glibc"), "c-glibc")
     assert "missing: glibc.malloc.tcache_count=64 has no mallopt" in text
     tunables = "glibc.malloc.arena_max=8"  # the source overrides it
     without, tuned = (
@@ -345,7 +338,7 @@ def test_the_glibc_source_acts(profile_of, linked):
     assert without > 2 >= tuned
 
 
-def test_the_jemalloc_source_acts(profile_of, linked):
+def test_the_jemalloc_source_acts(make_profile, linked):
     main = (
         "int mallctl(const char *, void *, size_t *, void *, size_t);\n"
         "extern const char *malloc_conf;\n"
@@ -356,7 +349,7 @@ def test_the_jemalloc_source_acts(profile_of, linked):
         "    return failed;\n"
         "}\n"
     )
-    tuned = profile_of("jemalloc")
+    tuned = make_profile(of="jemalloc")
     source, library = export.render(tuned, "c-jemalloc"), "-l:libjemalloc.so.2"
     conf = tuned.environment["MALLOC_CONF"]
     assert linked(source, main, library) == ["2", conf]
@@ -364,10 +357,10 @@ def test_the_jemalloc_source_acts(profile_of, linked):
     assert f'b"{conf}\\0"' in export.render(tuned, "rust-jemalloc")
 
 
-def test_the_mimalloc_source_acts(profile_of, make_profile, linked):
-    text = export.render(profile_of("mimalloc"), "c-mimalloc")
+def test_the_mimalloc_source_acts(make_profile, linked):
+    text = export.render(make_profile(of="mimalloc"), "c-mimalloc")
     options = dict(re.findall(r"mi_option_set\((mi_option_\w+), (\d+)\);", text))
-    assert len(options) == len(profile_of("mimalloc").environment) > 0
+    assert len(options) == len(make_profile(of="mimalloc").environment) > 0
     reads = "".join(f'    printf("%ld\\n", mi_option_get({name}));\n' for name in options)
     main = f"#include <mimalloc.h>\nint main(void) {{\n{reads}}}\n"
     assert linked(text, main, "-lmimalloc") == list(options.values())

@@ -24,6 +24,8 @@ from hztune.tuning.session import chosen_from
 from hztune.verifying.running import examine
 from hztune.workload import WorkloadSpec
 
+from .conftest import put
+
 #: What a build of jemalloc 5.3.0 with the prefix of tikv-jemallocator says and reads; the program
 #: gives it a decay of its own, as Polars does. VARIABLE is what it reads.
 SPEAKING = r"""
@@ -239,11 +241,9 @@ def test_a_wrapper_that_drops_or_changes_the_variable_is_noticed(rust, compiled,
          "TCMALLOC_"),
     ):  # fmt: skip
         parts = insides.of_run(Program((str(program), "end")))
-        wrapper = tmp_path / "wrapper"
-        wrapper.write_text(f"#!/bin/sh\n{does}\nexec {program} end\n")
-        wrapper.chmod(0o755)
-        arm = Arm.of(name, {knob: 2})
-        _, outcome = measured(Program((str(wrapper),)), parts, Arm("none"), arm)
+        put(tmp_path, {"wrapper": f"#!/bin/sh\n{does}\nexec {program} end\n"})
+        wrapped, arm = Program((str(tmp_path / "wrapper"),)), Arm.of(name, {knob: 2})
+        _, outcome = measured(wrapped, parts, Arm("none"), arm)
         assert outcome.status == "wrong_config" and told in outcome.detail, name
 
 

@@ -7,7 +7,6 @@ import os
 import random
 import re
 import stat
-import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -114,10 +113,10 @@ def test_saving_over_a_symbolic_link_does_not_touch_what_it_points_to(make_profi
 SMUGGLED = ["2,junk:true", "2:glibc.malloc.check=3", "2\nX=1", "$(id)", "", -7, True]
 
 
-@pytest.mark.parametrize("name", TUNED)
-def test_a_profile_of_another_allocator_can_be_kept_where_that_is_not_installed(name, profile_of):
+@pytest.mark.parametrize("name", sorted(TUNED.keys() - {"hz"}))
+def test_a_profile_of_another_allocator_can_be_kept_where_that_is_not_installed(name, make_profile):
     """No other library passes for it, and no value smuggles a second setting in."""
-    made = profile_of(name)
+    made = make_profile(of=name)
     assert again(made) == made
     assert "LD_PRELOAD" not in made.environment
     assert set(made.environment) <= set(made.adapter.variables())
@@ -273,24 +272,18 @@ def test_a_mutated_profile_is_refused_or_sets_variables_of_hz_alone(make_profile
     assert 0 < taken < MUTATIONS / 10
 
 
-def test_loading_hostile_profiles_runs_nothing_and_opens_nothing_else(make_profile, tmp_path):
-    path, watched = tmp_path / "p.json", False
-    seen = []
-    allowed = (str(tmp_path), "/proc/self/fd/")  # the latter is what was found there, and is open
-
-    def watch(event, arguments):
-        if watched and event == "open" and not isinstance(arguments[0], int):
-            seen.extend([arguments[0]] * (not str(arguments[0]).startswith(allowed)))
-        elif watched and event.startswith(("os.", "subprocess.", "socket.", "ctypes.", "exec")):
-            seen.append((event, arguments))
-
-    sys.addaudithook(watch)  # it stays, and does nothing from then on
-    edits = [(at, value) for at, values in HOSTILE.items() for value in values]
+def test_loading_hostile_profiles_runs_and_opens_nothing_else(make_profile, audited, tmp_path):
+    path, edits = tmp_path / "p.json", [(at, each) for at in HOSTILE for each in HOSTILE[at]]
     contents = [encoded(make_profile()), *(encoded(make_profile(), *edit) for edit in edits)]
-    for number, content in enumerate(contents):
+    allowed = (str(tmp_path), "/proc/self/fd/")  # the latter is what was found there, and is open
+    strange = []
+    for content in contents:
         path.write_bytes(content)
-        watched = number > 0  # by then what is imported late is there
-        with suppress(UsageError):
+        with audited() as events, suppress(UsageError):
             export.render(profile.load(path), "header")
-        watched = False
-    assert seen == []
+        for event, words in events if content != contents[0] else ():  # it imports what is late
+            if event == "open" and not isinstance(words[0], int):
+                strange += [words] * (not str(words[0]).startswith(allowed))
+            elif event.startswith(("os.", "subprocess.", "socket.", "ctypes.", "exec")):
+                strange.append((event, words))
+    assert strange == []

@@ -380,9 +380,7 @@ def test_a_storage_holds_every_configuration_once_also_of_a_study_that_is_runnin
     ]
 
 
-def test_the_dashboard_is_started_with_the_storage_or_named_where_it_is_not_installed(
-    improved, monkeypatch, capsys
-):
+def test_the_dashboard_is_given_the_storage_or_is_named(improved, monkeypatch, capsys):
     started = []
     places = iter(["dashboard", None])
     monkeypatch.setattr(cli_profile.shutil, "which", lambda name, path: next(places))

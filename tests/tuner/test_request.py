@@ -10,7 +10,7 @@ import pytest
 from hztune import artifacts
 from hztune.blocks import Arm, Block, Outcome, Turn
 from hztune.machine import Machine
-from hztune.measure.program import Program
+from hztune.measure.program import Program, described
 from hztune.progress import Reporter
 from hztune.quota import Quota
 from hztune.rests import RestPlan
@@ -59,16 +59,14 @@ def test_another_request_is_another_study(what, tmp_path, monkeypatch):
     assert understand(replace(REQUEST, **OTHERS[what])).identity != understand(REQUEST).identity
 
 
-def test_metric_and_settings_tell_studies_apart(hztune_here, monkeypatch):
-    def identity(*words):
-        seen = []
-        monkeypatch.setattr("hztune.tuning.session.plan", lambda task: seen.append(task) or [])
-        hztune_here("tune", "--dry-run", *words, "--", "true")
-        return seen[0].identity
+def test_metric_and_settings_tell_studies_apart(monkeypatch):
+    def identity(**options):
+        asked = TuneRequest(program=described(("true",), **options), allocator="hz,glibc")
+        return understand(asked, look=False).identity
 
     plain = identity()
-    assert identity("--metric-regex", "(1)") != identity("--metric-regex", "(2)") != plain
-    assert identity("--warmup", "3") == plain
+    assert identity(metric_regex="(1)") != identity(metric_regex="(2)") != plain
+    assert identity(warmup=3) == plain
     monkeypatch.setenv("MALLOC_ARENA_MAX", "1")
     assert identity() != plain
 

@@ -88,36 +88,19 @@ def test_the_fingerprint_changes_with_what_can_be_proposed(load):
 
 
 PARTS = """
-[parameters.cap]
-[parameters.newer]
-if_present = true
-[parameters.shards]
-if_rests = true
-[parameters.delay]
-values = [0, 100, 10000]
-keeping = [10000]
-[parameters.pages]
-keeping = ["on"]
-[[forbid]]
-rule = "newer > 1"
-why = "x"
-[[preset]]
-name = "newer"
-why = "x"
-set = { newer = 1 }
-[[preset]]
-name = "rest"
-why = "x"
-set = { shards = 2 }
-[[preset]]
-name = "hoard"
-why = "x"
-set = { delay = 10000 }
-[[preset]]
-name = "at-once"
-why = "x"
-returns = true
-set = { delay = 0 }
+forbid = [{ rule = "newer > 1", why = "x" }]
+preset = [
+    { name = "newer", why = "x", set = { newer = 1 } },
+    { name = "rest", why = "x", set = { shards = 2 } },
+    { name = "hoard", why = "x", set = { delay = 10000 } },
+    { name = "at-once", why = "x", returns = true, set = { delay = 0 } },
+]
+[parameters]
+cap = {}
+newer = { if_present = true }
+shards = { if_rests = true }
+delay = { values = [0, 100, 10000], keeping = [10000] }
+pages = { keeping = ["on"] }
 """
 
 

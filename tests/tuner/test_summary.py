@@ -73,9 +73,7 @@ def test_a_summary_tells_of_the_search_in_a_line_each(line, changes, make_result
     assert line in told and (line in plain) == (not changes)
 
 
-def test_the_last_of_at_most_fifteen_lines_are_commands_that_a_shell_takes_as_they_are(
-    make_result, capsys
-):
+def test_the_last_of_at_most_fifteen_lines_are_commands_for_a_shell(make_result, capsys):
     result = make_result("improved")
     lines = printed(replace(result, account=replace(ACCOUNT, waited_s=12.4)), capsys)
     assert len(lines) <= 15
