@@ -80,17 +80,17 @@ def test_values_that_do_not_go_together_are_refused_together(preload, defaults):
     assert preload("true", HZ_STRICT="1", **pair).returncode == REJECTED
 
 
-@pytest.mark.parametrize(
-    ("wrong", "right"),
-    [
-        ("HZ_MAGAZIN_CAP", "HZ_MAGAZINE_CAP"),
-        ("HZ_MAGAZINES_CAP", "HZ_MAGAZINE_CAP"),
-        ("HZ_MAGAZINECAP", "HZ_MAGAZINE_CAP"),
-        ("HZ_DEPOT_LOCKS", "HZ_DEPOT_LOCK"),
-        ("HZ_MAX_DIRTY", "HZ_MAX_DIRTY_BYTES"),
-        ("HZ_SHARD", "HZ_SHARDS"),
-    ],
-)
+NEARLY = {
+    "HZ_MAGAZIN_CAP": "HZ_MAGAZINE_CAP",
+    "HZ_MAGAZINES_CAP": "HZ_MAGAZINE_CAP",
+    "HZ_MAGAZINECAP": "HZ_MAGAZINE_CAP",
+    "HZ_DEPOT_LOCKS": "HZ_DEPOT_LOCK",
+    "HZ_MAX_DIRTY": "HZ_MAX_DIRTY_BYTES",
+    "HZ_SHARD": "HZ_SHARDS",
+}
+
+
+@pytest.mark.parametrize(("wrong", "right"), NEARLY.items())
 def test_a_name_that_is_nearly_a_parameters_is_pointed_out(wrong, right, preload):
     done = preload("echo", "ran", **{wrong: "64"})
     assert runs(done) and wrong in done.stderr and right in done.stderr

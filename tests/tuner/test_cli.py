@@ -35,19 +35,19 @@ def saved(make_profile, tmp_path):
 # ---- dispatch ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("words", "dispatched"),
-    [
-        ([], ["--help"]),
-        (["--help"], ["--help"]),
-        (["--version"], ["--version"]),
-        (["params", "--json"], ["params", "--json"]),
-        (["tune", "--workload", "larson"], ["tune", "--workload", "larson"]),
-        (["--workload", "larson"], ["tune", "--workload", "larson"]),
-        (["--", "./program", "params"], ["tune", "--", "./program", "params"]),
-        (["./program"], ["tune", "./program"]),
-    ],
-)
+DISPATCHED = [
+    ([], ["--help"]),
+    (["--help"], ["--help"]),
+    (["--version"], ["--version"]),
+    (["params", "--json"], ["params", "--json"]),
+    (["tune", "--workload", "larson"], ["tune", "--workload", "larson"]),
+    (["--workload", "larson"], ["tune", "--workload", "larson"]),
+    (["--", "./program", "params"], ["tune", "--", "./program", "params"]),
+    (["./program"], ["tune", "./program"]),
+]
+
+
+@pytest.mark.parametrize(("words", "dispatched"), DISPATCHED)
 def test_tune_is_meant_where_no_command_is_named(words, dispatched):
     assert cli.with_command(words) == dispatched
 
@@ -277,15 +277,14 @@ assert all(signal.getsignal(one) == signal.SIG_IGN for one in ENDS)
 """
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        CLOSED_TERMINAL.replace("BEGIN", "interrupt.end_in_order()\nif True:"),
-        CLOSED_TERMINAL.replace("BEGIN", "with interrupt.interruptible():"),
-        IGNORED,
-    ],
-    ids=["twice to a command", "twice to a measurement", "ignored, as a shell does with `&`"],
-)
+SIGNALS = {
+    "twice to a command": CLOSED_TERMINAL.replace("BEGIN", "interrupt.end_in_order()\nif True:"),
+    "twice to a measurement": CLOSED_TERMINAL.replace("BEGIN", "with interrupt.interruptible():"),
+    "ignored, as a shell does with `&`": IGNORED,
+}
+
+
+@pytest.mark.parametrize("script", SIGNALS.values(), ids=SIGNALS)
 def test_a_signal_that_comes_twice_or_is_ignored_ends_nothing_else(script):
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 

@@ -249,15 +249,14 @@ def test_the_time_of_the_blocks_that_are_there_is_spent_and_others_are_measured_
     assert rest.measured == [0]
 
 
-@pytest.mark.parametrize(
-    ("end", "ends_at", "left"),
-    [
-        (interrupted, 2, ["2 pairs of larson T=2", "larson T=8"]),
-        (interrupted_deaf, 2, ["3 pairs of larson T=2", "larson T=8"]),
-        (interrupted, 11, ["5 pairs of larson T=8"]),
-    ],
-    ids=["early", "early, deaf", "with pairs enough"],
-)
+INTERRUPTIONS = {
+    "early": (interrupted, 2, ["2 pairs of larson T=2", "larson T=8"]),
+    "early, deaf": (interrupted_deaf, 2, ["3 pairs of larson T=2", "larson T=8"]),
+    "with pairs enough": (interrupted, 11, ["5 pairs of larson T=8"]),
+}
+
+
+@pytest.mark.parametrize(("end", "ends_at", "left"), INTERRUPTIONS.values(), ids=INTERRUPTIONS)
 def test_an_interrupted_comparison_tells_what_is_left_and_kept(session, end, ends_at, left):
     session.end = end
     found = session.go_on(pairs=6, budget=240.0, ends_at=ends_at)
@@ -362,19 +361,18 @@ def test_what_is_shown_beside_a_ratio_is_what_the_ratio_says():
 # ---- the command ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("failures", "status", "said"),
-    [
-        ((0, 3, 6), 6, "not enough data: larson T=2: b failed in 3 of 6 pairs (failed: exit 1); "
-                       "larson T=2: c failed in each of 6 pairs (failed: exit 1); start each by"),
-        ((5, 5, 0), 6, "not enough data: larson T=2: a failed in 5 of 6 pairs (failed: exit 1); "),
-        ((6, 0, 0), 1, "nothing could be compared: a never ran (failed: exit 1)"),
-        (None, 130, "interrupted with 1 of 3 rows finished, and 3 pairs of larson T=8 saved; "),
-    ],
-    ids=["half and always", "both often", "the first always", "interrupted"],
-)  # fmt: skip
-def test_a_comparison_that_tells_too_little_is_no_success(failures, status, said):
-    (first, second) = measured().rows
+FAILED = {
+    (0, 3, 6): (6, "not enough data: larson T=2: b failed in 3 of 6 pairs (failed: exit 1); "
+                   "larson T=2: c failed in each of 6 pairs (failed: exit 1); start each by"),
+    (5, 5, 0): (6, "not enough data: larson T=2: a failed in 5 of 6 pairs (failed: exit 1); "),
+    (6, 0, 0): (1, "nothing could be compared: a never ran (failed: exit 1)"),
+    None: (130, "interrupted with 1 of 3 rows finished, and 3 pairs of larson T=8 saved; "),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("failures", FAILED, ids=str)
+def test_a_comparison_that_tells_too_little_is_no_success(failures):
+    (status, said), (first, second) = FAILED[failures], measured().rows
     cut = replace(second, blocks=second.blocks[:3], is_cut=True)
     found = replace(measured(), rows=(first, cut), missing=("fifo T=1",))
     if failures:

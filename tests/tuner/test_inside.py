@@ -25,6 +25,7 @@ from hztune.verifying.running import examine
 from hztune.workload import WorkloadSpec
 
 from .conftest import put
+from .measured import python
 
 #: What a build of jemalloc 5.3.0 with the prefix of tikv-jemallocator says and reads; the program
 #: gives it a decay of its own, as Polars does. VARIABLE is what it reads.
@@ -124,18 +125,10 @@ def test_a_stripped_prefix_is_found_and_a_run_tells_the_rest(rust, compiled):
 def test_what_is_loaded_later_is_found(compiled, monkeypatch):
     wheel = ('-DVARIABLE="JE_WHEEL_MALLOC_CONF"', "-DLIBRARY", "-shared", "-fPIC")
     library = compiled("libwheel.so", SPEAKING, *wheel)
-    source = """
-    #include <dlfcn.h>
-    #include <unistd.h>
-    int main(int n, char **word) {
-        usleep(20000);
-        return dlopen(word[1], RTLD_NOW) == NULL || usleep(200000) != 0;
-    }
-    """
     tasks: list[Task] = []
     monkeypatch.setattr("hztune.tuning.session.tune", lambda task, reporter: tasks.append(task))
-    loads = Program((str(compiled("loader", source)), str(library)))
-    api.tune(TuneRequest(program=loads, allocator="inside"))
+    later = f"import ctypes\ntime.sleep(0.02)\nctypes.CDLL({str(library)!r})\ntime.sleep(0.2)"
+    api.tune(TuneRequest(program=python(later), allocator="inside"))
     (part,) = tasks[0].candidates.inside
     assert (part.name, part.path) == ("inside:je_wheel_jemalloc", library)
     assert dict(part.given)["dirty_decay_ms"] == 500
