@@ -7,6 +7,7 @@ import json
 import math
 import re
 import signal
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -140,14 +141,6 @@ def test_a_plan_that_cannot_be_kept_is_refused(pairs, budget_s):
 # ---- going on ------------------------------------------------------------------------------------
 
 
-class KilledError(BaseException):
-    """Stands for the end of the process."""
-
-
-def killed():
-    raise KilledError
-
-
 def interrupted():
     """The user presses Ctrl-C."""
     signal.raise_signal(signal.SIGINT)
@@ -160,11 +153,11 @@ def interrupted_deaf():
 
 
 class Session:
-    """Simulated sessions of one comparison; a session ends at one of its blocks."""
+    """Simulated sessions of one comparison; a session ends at one of its blocks, as if killed."""
 
     def __init__(self, out, monkeypatch):
         self.out, self.measured, self.ends_at, self.patched = out, [], -1, monkeypatch
-        self.end: Callable[[], object] = killed
+        self.end: Callable[[], object] = sys.exit
         monkeypatch.setattr(conduct, "executor_for", self._executor)
 
     def _executor(self, specs, sink, **_):
@@ -179,15 +172,14 @@ class Session:
 
         return Ending(ReplayExecutor(as_named, SILENT, seed=spec.threads), sink)
 
-    def go_on(self, gate=None, ends_at=-1, **changes):
+    def go_on(self, gate=None, ends_at=-1, rows=SPECS, **changes):
         """One session; None: it was killed."""
         self.measured, self.ends_at = [], ends_at
-        asked = {"pairs": 4, "budget": 60.0, "seed": 1, "no_worse": gate, "rows": SPECS} | changes
-        rows = asked.pop("rows")
+        asked = {"pairs": 4, "budget": 60.0, "seed": 1, "no_worse": gate, **changes}
         self.patched.setattr(conduct, "parse", lambda *_, **how: SIDES[:2])
         self.patched.setattr(conduct, "specs_of", lambda *_: rows)
         is_there = (self.out / "samples.jsonl").exists()
-        with contextlib.suppress(KilledError):
+        with contextlib.suppress(SystemExit):
             return conduct.compare(
                 ["a", "b"], "larson", **asked, out=self.out, reporter=Reporter(), resume=is_there
             )

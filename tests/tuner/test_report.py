@@ -91,22 +91,19 @@ def make_results(tmp_path_factory):
             return Recorded(inner, sink, **how)
 
         def executor(asked, machine, sink, *more):
-            if "," not in workloads:
-                return one(2, sink)
-            return SeveralExecutor([(str(i), partial(one, i)) for i in range(2)], sink)
+            parts = [(str(i), partial(one, i)) for i in range(2)]
+            return SeveralExecutor(parts, sink) if "," in workloads else one(2, sink)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(session, "executor_of", executor)
             patch.setattr(session, "system_clock", clock)
             patch.setattr(Machine, "here", lambda *_: MACHINE)
             patch.setattr("hztune.doctor.remarks", lambda: [])
-            several = {"max_loss": "1%"} if "," in workloads else {}
-            asked = api.request(
-                workloads, threads=2, params=["remote=50"], budget="400s", trials=24,
-                space=str(folder / "few.toml"), panel=False, out=folder / "out",
-                command=("--allocator", "any", "--workload", "a b"), **several,
-            )  # fmt: skip
-            api.tune(asked)
+            asked = {"threads": 2, "params": ["remote=50"], "budget": "400s", "trials": 24}
+            asked |= {"max_loss": "1%"} if "," in workloads else {}
+            place = {"space": str(folder / "few.toml"), "out": folder / "out"}
+            command = ("--allocator", "any", "--workload", "a b")
+            api.tune(api.request(workloads, panel=False, command=command, **asked, **place))
         return folder / "out"
 
     return make
@@ -272,9 +269,9 @@ VERDICTS = {
 }
 
 
-def said(what, made):
+def said(what, *of):
     sentences = report.templates().get_template("words.html").module
-    return html.unescape(getattr(sentences, what)(made)).replace("\u00a0", " ")
+    return html.unescape(getattr(sentences, what)(*of)).replace("\u00a0", " ")
 
 
 @pytest.mark.parametrize(("claim", "sentence"), VERDICTS.values(), ids=VERDICTS)
@@ -291,9 +288,8 @@ def test_a_gain_is_told_with_the_memory_that_it_costs(make_profile):
 
 def hyperfine(found):
     """The commands of the page."""
-    sentences = report.templates().get_template("words.html").module
-    made, targets = found.result.profile, charts.hyperfine_targets(found)
-    return html.unescape("\n".join(sentences.hyperfine(made, each) for each in targets))
+    targets = charts.hyperfine_targets(found)
+    return "\n".join(said("hyperfine", found.result.profile, each) for each in targets)
 
 
 def test_the_hyperfine_command_gives_both_sides_the_same_work(found):
