@@ -256,26 +256,24 @@ def words(name: str, *choices: str) -> Param:
     return Param(name, choices[0], name, high=len(choices) - 1, choices=choices)
 
 
-@pytest.fixture(scope="session")
-def toy_params() -> tuple[Param, ...]:
-    """Knobs of every kind."""
-    return (
-        number("cap", 256, 8, 1024),
-        number("batch", 32, 4, 256),
-        number("shards", "auto", 1, 16, auto=True),
-        number("ring", 64, 16, 1024),
-        number("delay", 100, 0, 10000, "log"),
-        words("lock", "mutex", "spin", "lockfree"),
-        words("pages", "off", "on"),
-    )
+TOY_PARAMS = (
+    number("cap", 256, 8, 1024),
+    number("batch", 32, 4, 256),
+    number("shards", "auto", 1, 16, auto=True),
+    number("ring", 64, 16, 1024),
+    number("delay", 100, 0, 10000, "log"),
+    words("lock", "mutex", "spin", "lockfree"),
+    words("pages", "off", "on"),
+)
+"""Knobs of every kind."""
 
 
 @pytest.fixture(scope="session")
-def toy_space(toy_params, tmp_path_factory) -> Space:
+def toy_space(tmp_path_factory) -> Space:
     """A small space over those knobs."""
     path = tmp_path_factory.mktemp("toy") / "toy.toml"
     path.write_text(TOY_SPACE)
-    return load(path, toy_params, check=lambda config: None)
+    return load(path, TOY_PARAMS, check=lambda config: None)
 
 
 class Listener(Reporter):
@@ -290,12 +288,6 @@ class Listener(Reporter):
 
     def update(self, status: StudyStatus) -> None:
         self.statuses.append(status)
-
-
-@pytest.fixture
-def listener() -> Listener:
-    """Is told how a study goes."""
-    return Listener()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -24,7 +24,7 @@ from hztune.measure.program import called
 from hztune.measure.whole import CallExecutor
 from hztune.tuning.request import TuneRequest
 
-from .conftest import ONE_KNOB, spin_wins
+from .conftest import ONE_KNOB, Listener, spin_wins
 from .measured import CONTROL, FIRST, OpenProof
 
 
@@ -49,15 +49,16 @@ def test_the_text_of_a_function_explains_it_and_each_of_many_arguments(name):
 
 
 @pytest.fixture
-def study(simulate, carry_out, monkeypatch, listener):
+def study(simulate, carry_out, monkeypatch):
     """Carries out a study from Python, of a simulated target on which `spin` is faster."""
     monkeypatch.setattr("hztune.doctor.remarks", lambda: ["warning: others want the CPUs"])
     simulate(spin_wins(knob="depot_lock"))
-    return partial(carry_out, ONE_KNOB, budget="1m", reporter=listener)
+    return partial(carry_out, ONE_KNOB, budget="1m")
 
 
-def test_a_study_from_python_ends_in_a_result_with_its_views(study, listener):
-    studied = study("larson", threads=2)
+def test_a_study_from_python_ends_in_a_result_with_its_views(study):
+    listener = Listener()
+    studied = study("larson", threads=2, reporter=listener)
     said = [line.partition(":")[0] for line in listener.lines]
     assert said.index("warning") < said.index("calibrated"), "what disturbs is said first"
     tuned, folder = studied.profile, studied.folder

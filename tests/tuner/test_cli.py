@@ -111,11 +111,6 @@ def test_a_broken_core_is_a_run_time_failure(hztune, tmp_path):
     assert "there is no libhz.so" in done.stderr
 
 
-def test_an_interruption_is_status_130(monkeypatch):
-    monkeypatch.setattr("hztune.cli.list._print", Mock(side_effect=KeyboardInterrupt))
-    assert cli.status_of(["list", "formats"]) == 130
-
-
 def test_a_reader_that_leaves_early_is_no_disaster():
     piped = f"{sys.executable} -m hztune params | true; exit ${{PIPESTATUS[0]}}"
     done = finished(["bash", "-c", piped])

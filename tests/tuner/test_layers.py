@@ -112,11 +112,6 @@ def own_part(what):
     return rest.partition(".")[0] if root == "hztune" else ""
 
 
-def calls():
-    for path, tree in trees().items():
-        yield from ((path, node) for node in ast.walk(tree) if isinstance(node, ast.Call))
-
-
 def test_python_imports_go_downwards_and_never_in_circles():
     level = {part: n for n, parts in enumerate(PYTHON_LEVELS) for part in parts}
     assert {part_of(path) for path in trees()} <= level.keys(), "give the new part a level"
@@ -156,7 +151,8 @@ def test_only_the_command_line_prints_or_exits_and_only_one_module_writes_files(
         r"(\.write_(text|bytes)|\.rename|os\.replace)\(|\bopen\(.*['\"][wax]b?\+?['\"]"
     )
     writers = {"files.py", "scope.py"}  # an own new directory; the kernel's
-    for path, node in calls():
+    every = ((path, node) for path, tree in trees().items() for node in ast.walk(tree))
+    for path, node in (each for each in every if isinstance(each[1], ast.Call)):
         where = f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node.func)}"
         assert ast.unparse(node.func) not in prints or part_of(path) in ("cli", "__main__"), where
         assert path.name in writers or not writes.search(ast.unparse(node)), where

@@ -10,6 +10,8 @@ from tests.bench import traces
 from hztune import profile
 from hztune.measure import program
 
+from .conftest import put
+
 # A command line, and a part of what is said of it.
 REFUSED = r"""
 params --jsn | --jsn
@@ -139,7 +141,6 @@ tune --cpus 1 --by turns -- true | exclude each other
 tune --cpus 0 -- true | --cpus is 0
 tune --cpus 4000 -- true | --cpus is 4000, and hztune may use
 tune --memory 512 -- true | --memory '512': legal is a size with its unit
-tune --memory 1.5x -- true | legal is a size
 tune --memory 10K -- true | from 1M to
 tune --memory 99999999999G -- true | legal is a size from 1M to
 tune --on tcp://host:1 --panel -w larson --threads 2 | and --on exclude each other
@@ -169,9 +170,8 @@ def folder(make_profile, tmp_path):
     """A profile, a program, a wrong space, the samples of others, and traces."""
     profile.save(make_profile(), tmp_path / "profile.json")
     (tmp_path / "BUILT").touch(mode=0o755)
-    (tmp_path / "there").mkdir()
-    (tmp_path / "there" / "samples.jsonl").write_text("the work of somebody else\n")
-    (tmp_path / "ODD.toml").write_text('schema = 1\nallocator = "hz"\n[parameters.magazin_cap]\n')
+    odd = 'schema = 1\nallocator = "hz"\n[parameters.magazin_cap]\n'
+    put(tmp_path, {"there/samples.jsonl": "the work of somebody else\n", "ODD.toml": odd})
     path = traces.write(tmp_path / "ls.trace", [traces.churn(400)], flags=traces.HAS_TIME)
     (tmp_path / "cut.trace").write_bytes(path.read_bytes()[:-100])
     (tmp_path / "true").symlink_to("/bin/true")

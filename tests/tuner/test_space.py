@@ -13,14 +13,16 @@ from hztune.blocks import Arm
 from hztune.errors import UsageError
 from hztune.space.core import Expression
 
+from .conftest import TOY_PARAMS
+
 HEAD = 'schema = 1\nallocator = "hz"\n'
 
 
 @pytest.fixture
-def load(tmp_path, toy_params):
+def load(tmp_path):
     """Reads the rest of a file, on a machine of 4 CPUs for 8 threads."""
 
-    def read(text, knobs=toy_params, **facts):
+    def read(text, knobs=TOY_PARAMS, **facts):
         path = tmp_path / "space.toml"
         path.write_text(HEAD + text)
         given = {"cpus": 4, "threads": 8, **facts}
@@ -59,13 +61,13 @@ def test_a_condition_decides_what_is_searched(toy_space):
     assert ["ring" in toy_space.encode(config) for config in configs] == [False, False, True]
 
 
-def test_what_is_forbidden_or_refused_is_named_with_its_reason(toy_space, toy_params):
+def test_what_is_forbidden_or_refused_is_named_with_its_reason(toy_space):
     def refuse(config):
         if config["lock"] == "spin":
             raise UsageError("no spinning here")
 
     told = "cap * shards > 2048: too much memory"
-    made = space.Space("hz", (), (), (), toy_params, refuse)
+    made = space.Space("hz", (), (), (), TOY_PARAMS, refuse)
     assert toy_space.objection({"cap": 1024, "shards": 4}) == told
     assert made.objection({"lock": "spin"}) == "no spinning here"
     assert toy_space.objection({"cap": 1024}) is made.objection({"lock": "mutex"}) is None
