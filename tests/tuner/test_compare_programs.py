@@ -125,7 +125,6 @@ def test_the_status_and_every_file_give_the_answer(
 
 def checked_out(folder):
     """A repository as a pull request has it: `main` prints 10, what is merged prints 8."""
-    folder.mkdir(parents=True)
     author = ["-c", "user.name=Test", "-c", "user.email=test@localhost"]
     source = '#include <stdio.h>\nint main(void) {{ puts("requests/s: {}"); return 0; }}\n'
     put(folder, {"Makefile": "program: program.c\n\t$(CC) -O2 -o $@ $<\n"})

@@ -86,24 +86,28 @@ def part_of(path):
 
 
 @cache
+def nodes(*kinds):
+    """Every node of these kinds, its file and whether it is for types alone."""
+    return [
+        (node, path, isinstance(top, ast.If) and ast.unparse(top.test) == "TYPE_CHECKING")
+        for path, tree in trees().items()
+        for top in tree.body
+        for node in ast.walk(top)
+        if isinstance(node, kinds)
+    ]
+
+
 def all_imports(*, typing=True):
     """Part, what it imports (dotted) and where; `typing`: also what it imports for types alone."""
     found = []
-    for path, tree in trees().items():
-        parts = (each for each in tree.body if typing or not _is_for_types(each))
-        for node in (node for part in parts for node in ast.walk(part)):
-            where = f"{path.relative_to(PACKAGE)}:{getattr(node, 'lineno', 0)}"
-            if isinstance(node, ast.Import):
-                found += [(part_of(path), alias.name, where) for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                assert node.level == 0, f"{where}: a relative import; name the package"
-                names = [f"{node.module}.{alias.name}" for alias in node.names]
-                found += [(part_of(path), name, where) for name in names]
+    for node, path, is_for_types in nodes(ast.Import, ast.ImportFrom):
+        where = f"{path.relative_to(PACKAGE)}:{node.lineno}"
+        names = [alias.name for alias in node.names]
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{where}: a relative import; name the package"
+            names = [f"{node.module}.{name}" for name in names]
+        found += [(part_of(path), name, where) for name in names if typing or not is_for_types]
     return found
-
-
-def _is_for_types(node):
-    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
 def own_part(what):
@@ -151,8 +155,7 @@ def test_only_the_command_line_prints_or_exits_and_only_one_module_writes_files(
         r"(\.write_(text|bytes)|\.rename|os\.replace)\(|\bopen\(.*['\"][wax]b?\+?['\"]"
     )
     writers = {"files.py", "scope.py"}  # an own new directory; the kernel's
-    every = ((path, node) for path, tree in trees().items() for node in ast.walk(tree))
-    for path, node in (each for each in every if isinstance(each[1], ast.Call)):
+    for node, path, _ in nodes(ast.Call):
         where = f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node.func)}"
         assert ast.unparse(node.func) not in prints or part_of(path) in ("cli", "__main__"), where
         assert path.name in writers or not writes.search(ast.unparse(node)), where

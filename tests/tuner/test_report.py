@@ -24,19 +24,18 @@ from hztune.blocks import Arm
 from hztune.cli import profile as cli_profile
 from hztune.errors import UsageError
 from hztune.machine import Machine
-from hztune.measure import Around, SeveralExecutor
+from hztune.measure import SeveralExecutor
 from hztune.profile import Claim, MemoryClaim, WorkloadId
 from hztune.progress import duration
 from hztune.report import charts
 from hztune.result import figures
 from hztune.result.summary import summary_lines
-from hztune.store import Sink
 from hztune.store.log import LocalStudy, recording
 from hztune.study.ledger import ArmRecord, Ledger, interval_of
 from hztune.study.proof import Proof
 from hztune.tuning import session
 
-from .conftest import QUIET, tell
+from .conftest import QUIET, Kept, tell
 
 HOSTILE = "</title><script>alert(1)</script>\"'&<img src=x onerror=alert(2)>"
 MACHINE = Machine(HOSTILE, 2, None, "6.1.0", "glibc 2.36", 4096, "madvise", "", "", 8, None)
@@ -49,11 +48,9 @@ SPACE += 'values = ["off", "on"]\n'
 
 
 @dataclass
-class Recorded(Around):
+class Recorded(Kept):
     """An executor that replays, counts, and keeps its samples; it may be stopped on the way."""
 
-    inner: ReplayExecutor
-    store: Sink
     stop_at: float = math.inf
 
     def measure(self, arms, *, role, rounds, number):
@@ -67,7 +64,7 @@ class Recorded(Around):
             counted = {"ring_full": count, HOSTILE: index}
             outcomes.append(replace(outcome, counters=counted, detail=detail))
         altered = replace(block, outcomes=tuple(outcomes))
-        tell(self.store, altered)
+        tell(self.sink, altered)
         return altered
 
 
