@@ -64,18 +64,10 @@ def free_twice():
     libc.free(block)
 print("ready", flush=True)
 sys.stdin.readline()
-thread = threading.Thread(target=free_twice)
-thread.start()
-thread.join()
+threading.Thread(target=free_twice).start()
 time.sleep(20)
 """
-FORK = """
-import os, sys
-child = os.fork()
-if child:
-    print(child, flush=True)
-sys.stdin.read()
-"""
+FORK = "import os; child = os.fork(); child and print(child, flush=True); input()"
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ from hztune.verifying import claim
 from .conftest import put
 
 SPEED = ["--metric-regex", r"speed=([0-9.]+)"]
-SHORT = ["--warmup", "0", "--budget", "2s", "--pairs", "4", "--out", "kept"]
+SHORT = ["--warmup", "0", "--budget", "1s", "--pairs", "4", "--out", "kept"]
 
 
 # ---- side by side --------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ def test_the_words_of_a_program_are_kept_for_its_user_alone(hztune_here, tmp_pat
     (standing,) = found.standings
     assert standing.label == "program"
     assert [each.ops_per_s for each in standing.all] == pytest.approx([5.0, 5.0])
-    assert dict(found.asked) == {"seed": 1, "budget_s": 2.0, "pairs": 4}
+    assert dict(found.asked) == {"seed": 1, "budget_s": 1.0, "pairs": 4}
     assert (kept / "comparison.json").read_text() == done.stdout
     rows = map(json.loads, recording(kept).lines)
     assert len([row for row in rows if row["kind"] == "turn"]) >= 8

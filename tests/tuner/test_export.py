@@ -222,15 +222,12 @@ def test_compose_and_k8s_read_as_their_schemas_say(allocator, make_profile):
 POD = """
 apiVersion: apps/v1
 kind: Deployment
-metadata:
-  name: app
+metadata: {name: app}
 spec:
   template:
     spec:
       containers:
-        - name: sidecar
-          env:
-            - {name: LD_PRELOAD, value: /opt/proxy.so}
+        - {name: sidecar, env: [{name: LD_PRELOAD, value: /opt/proxy.so}]}
         - name: app
           env:
             - {name: TZ, value: UTC}

@@ -141,6 +141,7 @@ tune --cpus 1 --by turns -- true | exclude each other
 tune --cpus 0 -- true | --cpus is 0
 tune --cpus 4000 -- true | --cpus is 4000, and hztune may use
 tune --memory 512 -- true | --memory '512': legal is a size with its unit
+tune --memory 1.5x -- true | legal is a size
 tune --memory 10K -- true | from 1M to
 tune --memory 99999999999G -- true | legal is a size from 1M to
 tune --on tcp://host:1 --panel -w larson --threads 2 | and --on exclude each other
