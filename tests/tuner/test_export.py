@@ -302,22 +302,15 @@ def linked(compiled):
 
 ARENAS = """
 #include <malloc.h>
-#include <pthread.h>
 #include <stdlib.h>
-static pthread_barrier_t all;
-static void *work(void *block)
-{
-    block = malloc(100);
-    pthread_barrier_wait(&all);
-    free(block);
-    return NULL;
-}
 int main(void)
 {
-    pthread_t threads[8];
-    pthread_barrier_init(&all, NULL, 8);
-    for (int i = 0; i < 8; i++) pthread_create(&threads[i], NULL, work, NULL);
-    for (int i = 0; i < 8; i++) pthread_join(threads[i], NULL);
+    #pragma omp parallel num_threads(8)
+    {
+        void *volatile block = malloc(100);
+        #pragma omp barrier
+        free(block);
+    }
     return malloc_info(0, stdout);
 }
 """
@@ -328,7 +321,7 @@ def test_the_glibc_source_acts(make_profile, linked):
     assert "missing: glibc.malloc.tcache_count=64 has no mallopt" in text
     tunables = "glibc.malloc.arena_max=8"  # the source overrides it
     without, tuned = (
-        linked(source, ARENAS, "-pthread", GLIBC_TUNABLES=tunables).count("<heap")
+        linked(source, ARENAS, "-fopenmp", GLIBC_TUNABLES=tunables).count("<heap")
         for source in ("", text)
     )
     assert without > 2 >= tuned
