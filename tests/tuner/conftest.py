@@ -5,33 +5,28 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
-from lab.replay import Landscape, ModelNoise, NoiseSource, ReplayExecutor, Truth, VirtualClock
+from lab.replay import ModelNoise, ReplayExecutor, Truth, VirtualClock
 from msgspec import structs
 
 from hztune import allocator, api
 from hztune.allocator import probe
-from hztune.blocks import Arm, Block, Role
-from hztune.comparing.contenders import Contender
+from hztune.blocks import Block
 from hztune.comparing.match import Effort, play
 from hztune.machine import Machine
-from hztune.measure import Around, Executor, disturbance, launch
-from hztune.params import Param, Scale, Value
+from hztune.measure import Around, disturbance, launch
+from hztune.params import Param
 from hztune.profile import AllocatorId, Claim, MachineId, Objective, Profile, SearchInfo, WorkloadId
-from hztune.progress import Reporter, StudyStatus
-from hztune.result import Result
-from hztune.space import Space, load
+from hztune.progress import Reporter
+from hztune.space import load
 from hztune.store import Evidence, Plan, Sink
 from hztune.study.bench import Budget, Workbench
 from hztune.study.ledger import Ledger
-from hztune.study.limits import MemoryLimit
 from hztune.tuning import session
 from hztune.workload import WorkloadSpec
 
@@ -47,26 +42,24 @@ TWO_KNOBS = 'schema = 1\nallocator = "hz"\n[parameters.depot_lock]\n[parameters.
 ONE_KNOB = 'schema = 1\nallocator = "hz"\n[parameters.depot_lock]\n'
 
 
-def _proc_files(
-    name: str, read: Callable[[Path], Any] = Path.read_bytes
-) -> Iterator[tuple[int, Any]]:
+def _proc_files(name, read=Path.read_bytes):
     """What /proc/PID/name says of every other process, but of those that end meanwhile."""
     for pid in {*filter(str.isdigit, os.listdir("/proc"))} - {str(os.getpid())}:
         with suppress(OSError):
             yield int(pid), read(Path("/proc", pid, name))
 
 
-def processes_naming(word: str) -> list[int]:
+def processes_naming(word):
     """Living processes that have `word` in their command line, but for this one."""
     return [pid for pid, words in _proc_files("cmdline") if word.encode() in words]
 
 
-def processes_in(folder: Path) -> list[int]:
+def processes_in(folder):
     """Living processes whose working directory it is, but for this one."""
     return [pid for pid, at in _proc_files("cwd", os.readlink) if at == str(folder)]
 
 
-def put(root: Path, files: Mapping[str, str]) -> Path:
+def put(root, files):
     """Writes files below a folder that stands for /, scripts as programs; returns that."""
     for name, text in files.items():
         path = root / name
@@ -77,20 +70,20 @@ def put(root: Path, files: Mapping[str, str]) -> Path:
     return root
 
 
-def zombies() -> list[int]:
+def zombies():
     """Children of this process that have ended and that were not waited for."""
     stats = ((pid, stat.rpartition(b") ")[2].split()) for pid, stat in _proc_files("stat"))
     own = str(os.getpid()).encode()
     return [pid for pid, (state, parent, *_) in stats if (state, parent) == (b"Z", own)]
 
 
-def resident_kb() -> int:
+def resident_kb():
     """Memory that this process has now: its peak would hide what came after it."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") // 1024
 
 
-def tell(sink: Sink, block: Block) -> None:
+def tell(sink, block):
     """Tells a sink what an executor of processes would tell it of a block."""
     rounds = max(len(outcome.turns) for outcome in block.outcomes)
     sink.begin(Plan(block.number, block.role, tuple(o.arm for o in block.outcomes), rounds))
@@ -108,15 +101,13 @@ class Kept(Around):
 
     sink: Sink
 
-    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
+    def measure(self, arms, *, role, rounds, number):
         block = self.inner.measure(arms, role=role, rounds=rounds, number=number)
         tell(self.sink, block)
         return block
 
 
-def row(
-    executor: Executor, sides: Sequence[Contender], pairs: int, budget_s: float = 60.0
-) -> tuple[Block, ...]:
+def row(executor, sides, pairs, budget_s=60.0):
     """The blocks of one row of a comparison."""
     spec = WorkloadSpec("larson", "", (), 2)
     (found,) = play([spec], sides, Effort(pairs, budget_s), lambda spec: executor, Reporter())
@@ -132,80 +123,61 @@ class Stopped(Around):
     dearer: float = 1.0
     seen: list[Block] = field(default_factory=list)
 
-    def cost(self, arms: int, rounds: int) -> float:
+    def cost(self, arms, rounds):
         return self.dearer * self.inner.cost(arms, rounds)
 
-    def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
+    def measure(self, arms, *, role, rounds, number):
         if len(self.seen) >= self.left:
             raise self.error
         self.seen.append(self.inner.measure(arms, role=role, rounds=rounds, number=number))
         return self.seen[-1]
 
 
-def flat(arm: Arm) -> Truth:
+def flat(arm):
     return Truth()
 
 
-def spin_wins(gain: float = 0.2, knob: str = "lock") -> Landscape:
+def spin_wins(gain=0.2, knob="lock"):
     """A landscape in which the spin lock is the only thing that matters."""
     return lambda arm: Truth(gain if arm.config.get(knob) == "spin" else 0.0)
 
 
 def bench_of(
-    landscape: Landscape,
-    noise: NoiseSource | None = None,
-    *,
-    budget_s: float = 90.0,
-    seed: int = 1,
-    limit: MemoryLimit | None = None,
-    ledger: Ledger | None = None,
-    **of_executor: float,
-) -> Workbench:
+    landscape, noise=None, *, budget_s=90.0, seed=1, limit=None, ledger=None, **of_executor
+):
     """A bench that measures a landscape on a virtual clock, and tells a listener."""
     clock = VirtualClock()
     executor = ReplayExecutor(landscape, noise, seed=seed, clock=clock, **of_executor)
     return Workbench(executor, ledger or Ledger(limit), Budget(clock, budget_s), Listener())
 
 
-TUNED: dict[str, tuple[AllocatorId, dict[str, Value]]] = {
-    "hz": (
-        AllocatorId("hz", "0.1.0", "libhz.so", "a" * 64),
-        {"magazine_cap": 512, "depot_lock": "spin"},
-    ),
-    "glibc": (AllocatorId("glibc", "2.36", "", "c" * 64), {"arena_max": 2, "tcache_count": 64}),
-    "jemalloc": (
-        AllocatorId("jemalloc", "5.3.0", "libjemalloc.so.2", "c" * 64),
-        {"narenas": 2, "background_thread": "true"},
-    ),
-    "mimalloc": (
-        AllocatorId("mimalloc", "2.0.9", "libmimalloc.so.2.0", "c" * 64),
-        {"purge_delay": 0},
-    ),
+TUNED = {
+    "hz": ("0.1.0", "libhz.so", {"magazine_cap": 512, "depot_lock": "spin"}),
+    "glibc": ("2.36", "", {"arena_max": 2, "tcache_count": 64}),
+    "jemalloc": ("5.3.0", "libjemalloc.so.2", {"narenas": 2, "background_thread": "true"}),
+    "mimalloc": ("2.0.9", "libmimalloc.so.2.0", {"purge_delay": 0}),
     "tcmalloc": (
-        AllocatorId("tcmalloc", "2.10", "libtcmalloc_minimal.so.4", "c" * 64),
+        "2.10", "libtcmalloc_minimal.so.4",
         {"max_total_thread_cache_bytes": 1 << 24, "release_rate_percent": 10},
     ),
-    "tbb": (AllocatorId("tbb", "2021.8.0", "libtbbmalloc_proxy.so.2", "c" * 64), {}),
-}
-"""An allocator, as Debian 12 has it, and a configuration."""
+    "tbb": ("2021.8.0", "libtbbmalloc_proxy.so.2", {}),
+}  # fmt: skip
+"""Of an allocator, as Debian 12 has it, version and library, and a configuration."""
 
 
 @pytest.fixture(scope="session")
-def make_profile() -> Callable[..., Profile]:
+def make_profile():
     """Makes a profile that is valid; `make_profile(params={...}, threads=8)` changes fields."""
 
-    def make(
-        params: dict[str, Value] | None = None, *, of: str = "hz", **changes: object
-    ) -> Profile:
-        identity, config = TUNED[of]
+    def make(params=None, *, of="hz", **changes):
+        version, soname, config = TUNED[of]
+        system = ("6.1.0", "glibc 2.36", 4096, "madvise")
         profile = Profile(
-            allocator=identity,
+            allocator=AllocatorId(of, version, soname, "a" * 64),
             params=config if params is None else params,
             workload=WorkloadId("bench", "remote", "main", {"remote": 50}),
             threads=32,
-            machine=MachineId(
-                "Test CPU (R) 3.0GHz", 2, 1.5, "6.1.0", "glibc 2.36", 4096, "madvise"
-            ),
+            machine=MachineId("Test CPU (R) 3.0GHz", 2, 1.5, *system),
             objective=Objective("ops_per_s", {"max_rss": "1.10x"}),
             claim=Claim("ops_per_s", 1.14, 1.1, 1.2, 8, "improved"),
             search=SearchInfo("tpe", 7, 90.0, 25, "b" * 64),
@@ -244,14 +216,12 @@ pages = {}
 """
 
 
-def number(
-    name: str, default: Value, low: int, high: int, scale: Scale = "pow2", auto: bool = False
-) -> Param:
+def number(name, default, low, high, scale="pow2", auto=False):
     """A knob that is a number."""
     return Param(name, default, f"the {name}", low, high, scale, may_be_auto=auto)
 
 
-def words(name: str, *choices: str) -> Param:
+def words(name, *choices):
     """A knob that is a word; the first one is the default."""
     return Param(name, choices[0], name, high=len(choices) - 1, choices=choices)
 
@@ -269,7 +239,7 @@ TOY_PARAMS = (
 
 
 @pytest.fixture(scope="session")
-def toy_space(tmp_path_factory) -> Space:
+def toy_space(tmp_path_factory):
     """A small space over those knobs."""
     path = tmp_path_factory.mktemp("toy") / "toy.toml"
     path.write_text(TOY_SPACE)
@@ -279,24 +249,23 @@ def toy_space(tmp_path_factory) -> Space:
 class Listener(Reporter):
     """A reporter that remembers what it was told."""
 
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.statuses: list[StudyStatus] = []
+    def __init__(self):
+        self.lines, self.statuses = [], []
 
-    def say(self, line: str) -> None:
+    def say(self, line):
         self.lines.append(line)
 
-    def update(self, status: StudyStatus) -> None:
+    def update(self, status):
         self.statuses.append(status)
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _probes_are_asked_once() -> Iterator[None]:
+def _probes_are_asked_once():
     """Each is a process; what it says depends on nothing else than what it is given."""
     ask = probe.ask
     answer = cache(lambda code, given, own: ask(code, dict(given)))
 
-    def ask_once(code: str, given: Mapping[str, str]) -> Any:
+    def ask_once(code, given):
         return answer(code, tuple(given.items()), tuple(map(os.environ.get, probe._KEPT)))
 
     with pytest.MonkeyPatch.context() as patch:
@@ -305,23 +274,17 @@ def _probes_are_asked_once() -> Iterator[None]:
 
 
 @pytest.fixture
-def simulate(monkeypatch) -> Callable[..., VirtualClock]:
+def simulate(monkeypatch):
     """Lets whole requests measure a landscape on a virtual clock, which `simulate` gives."""
 
-    def simulated(
-        landscape: Landscape,
-        noise: ModelNoise = SIMULATED,
-        *,
-        rss_scatter: float = 0.0,
-        around: Callable[..., Executor] = lambda inner, asked: inner,
-    ) -> VirtualClock:
+    def simulated(landscape, noise=SIMULATED, *, rss_scatter=0.0, around=lambda inner, _: inner):
         clock = VirtualClock()
         inner = ReplayExecutor(landscape, noise, seed=1, clock=clock, rss_scatter=rss_scatter)
-        monkeypatch.setattr(
-            session,
-            "executor_of",
-            lambda asked, machine, sink, *more: Kept(around(inner, asked), sink),
-        )
+
+        def executor_of(asked, machine, sink, *more):
+            return Kept(around(inner, asked), sink)
+
+        monkeypatch.setattr(session, "executor_of", executor_of)
         monkeypatch.setattr(session, "system_clock", clock)
         return clock
 
@@ -329,12 +292,10 @@ def simulate(monkeypatch) -> Callable[..., VirtualClock]:
 
 
 @pytest.fixture
-def carry_out(tmp_path) -> Callable[..., Result]:
+def carry_out(tmp_path):
     """Carries out a request in a small space; the results go to `out`."""
 
-    def carried_out(
-        space: str, *workload: str, reporter: Reporter | None = None, **asked: Any
-    ) -> Result:
+    def carried_out(space, *workload, reporter=None, **asked):
         (tmp_path / "space.toml").write_text(space)
         place = {"space": str(tmp_path / "space.toml"), "out": tmp_path / "out"}
         return api.tune(api.request(*workload, **place, **asked), reporter=reporter)
@@ -349,16 +310,16 @@ def quiet_machine(monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def audited() -> Callable[[], AbstractContextManager[list[Any]]]:
+def audited():
     """Gives the events that Python audits while it is entered, each with its arguments."""
-    heard = list[list[Any]]()
+    heard = []
 
-    def hear(*event: Any) -> None:
+    def hear(*event):
         for events in heard:
             events.append(event)
 
     @contextmanager
-    def listen() -> Iterator[list[Any]]:
+    def listen():
         heard.append([])
         try:
             yield heard[0]
@@ -383,7 +344,7 @@ class Compiler:
 int main(void) { char c; return write(1, "x", 1) + read(0, &c, 1) != 2; }
 """
 
-    def __call__(self, name: str, source: str = idle, *flags: str | Path) -> Path:
+    def __call__(self, name, source=idle, *flags):
         out = self.folder / name
         command = ["cc", "-x", "c", "-", "-o", str(out), "-x", "none", *map(str, flags)]
         subprocess.run(command, input=source, text=True, check=True, timeout=60)
@@ -391,17 +352,17 @@ int main(void) { char c; return write(1, "x", 1) + read(0, &c, 1) != 2; }
 
 
 @pytest.fixture
-def compiled(tmp_path) -> Compiler:
+def compiled(tmp_path):
     """Compiles C source to a file; `compiled("name", source, *flags)`."""
     return Compiler(tmp_path)
 
 
 @pytest.fixture(scope="session")
-def running() -> Callable[..., AbstractContextManager[int]]:
+def running():
     """Runs an idle program with some more variables; gives the number of its process."""
 
     @contextmanager
-    def run(program: Path, variables: Mapping[str, str], **options: Any) -> Iterator[int]:
+    def run(program, variables, **options):
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         child = subprocess.Popen([program], env={**os.environ, **variables}, **pipes, **options)
         try:
@@ -414,11 +375,11 @@ def running() -> Callable[..., AbstractContextManager[int]]:
 
 
 @pytest.fixture
-def started() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+def started():
     """Starts a program and waits until it says "ready"; what was started ends with the test."""
     programs = []
 
-    def start(words: Sequence[str | Path], **variables: str) -> subprocess.Popen[str]:
+    def start(words, **variables):
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         programs.append(subprocess.Popen(words, env=variables, text=True, **pipes))
         assert programs[-1].stdout.readline() == "ready\n"
@@ -431,7 +392,7 @@ def started() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 
 @pytest.fixture(params=["hyperfine", "hz-launch"])
-def clock(request, monkeypatch) -> Iterator[str]:
+def clock(request, monkeypatch):
     """Both ways of timing; hyperfine is a package that the tests need."""
     if request.param == "hz-launch":
         monkeypatch.setattr(launch, "hyperfine", lambda: None)
