@@ -19,7 +19,6 @@ from hztune.allocator.base import ALPHABET, tables
 from hztune.comparing import contenders
 from hztune.errors import UsageError
 from hztune.measure.launch import ending_fault
-from hztune.params import Value
 
 from .conftest import Compiler
 
@@ -250,7 +249,7 @@ def test_auto_leaves_the_choice_to_the_allocator(name, find):
 def test_nothing_illegal_is_ever_run(name, find, no_process):
     found = find(name)
     for param in found.knobs:
-        wrong: list[Value] = ["", " ", "64k", "0x10", "a b", "$HOME", "1,narenas:2", True]
+        wrong = ["", " ", "64k", "0x10", "a b", "$HOME", "1,narenas:2", True]
         wrong += ["nonsense"] if param.kind == "enum" else [param.low - 1, param.high + 1, "2"]
         assert not any(found.is_legal(found.around(param, value)) for value in wrong)
     knob = found.knobs[0].name

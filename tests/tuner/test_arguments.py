@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from hztune import arguments
 from hztune.errors import UsageError
 
-READ: dict[str, tuple[object, object]] = {
+READ = {
     "times": (
         [*map(arguments.parse_duration, ("90s", "5m", "1.5h", "90", "0s"))],
         [90, 300, 5400, 90, 0],
@@ -31,7 +29,7 @@ READ: dict[str, tuple[object, object]] = {
     "an allocator inside": (arguments.split_configured("inside:jemalloc"), None),
 }
 
-REFUSED: dict[str, Callable[[], object]] = {
+REFUSED = {
     "a time": lambda: arguments.parse_duration("soon", "--given"),
     "a time below zero": lambda: arguments.parse_duration("-1s", "--given"),
     "a time without an end": lambda: arguments.parse_duration("inf", "--given"),

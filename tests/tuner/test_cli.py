@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -80,9 +79,8 @@ QUICK = {
 def test_a_quick_command_imports_nothing_heavy(what, saved, core_build):
     """What `tune` refuses it judges with the statistics, so that numpy is there."""
     script = (
-        "import sys; from hztune.cli import status_of; status = status_of(sys.argv[1:]);"
-        "print(status, sorted({'optuna', 'numpy'} & set(sys.modules)),"
-        " file=sys.stderr)"
+        "import sys; from hztune.cli import status_of; status = status_of(sys.argv[1:])\n"
+        "print(status, sorted({'optuna', 'numpy'} & set(sys.modules)), file=sys.stderr)"
     )
     words = [saved if word == "PROFILE" else word for word in QUICK[what]]
     own = {**os.environ, "HZTUNE_CORE": str(core_build)}
@@ -133,18 +131,16 @@ def test_a_path_is_printed_as_it_is_also_where_it_is_no_utf_8(tmp_path):
     odd = os.fsencode(tmp_path) + b"/odd-\xff"
     os.mkdir(odd)
     (Path(os.fsdecode(odd)) / "libhz.so").touch()
-    done = subprocess.run(
-        [sys.executable, "-m", "hztune", "paths", "--lib"],
-        env={**os.environ, "HZTUNE_CORE": os.fsdecode(odd), "PYTHONUTF8": "1"},
-        capture_output=True,
-    )
+    own = {**os.environ, "HZTUNE_CORE": os.fsdecode(odd), "PYTHONUTF8": "1"}
+    words = [sys.executable, "-m", "hztune", "paths", "--lib"]
+    done = subprocess.run(words, env=own, capture_output=True)
     assert (done.stdout, done.stderr) == (odd + b"/libhz.so\n", b"")
 
 
 # ---- lists ---------------------------------------------------------------------------------------
 
 
-LISTED: dict[str, tuple[list[str], Callable[[], list[str]]]] = {
+LISTED = {
     "all parameters": (["params", "--all"], lambda: [row.name for row in params.table()]),
     "parameters for users": (
         ["params"], lambda: [row.name for row in params.table() if not row.is_experimental]

@@ -23,10 +23,8 @@ from hztune.store import kept_command
 from .conftest import put
 from .measured import CONTROL, FIRST, WAYS
 
-WORDS = [
-    "--allocator", "hz,glibc", "--metric-regex", "-x (.*)", "--lower-is-better", "--no-panel",
-    "--cpus", "1.5", "--", "sh", "-c", "web 'a b'",
-]  # fmt: skip
+WORDS = ["--allocator", "hz,glibc", "--metric-regex", "-x (.*)", "--lower-is-better"]
+WORDS += ["--no-panel", "--cpus", "1.5", "--", "sh", "-c", "web 'a b'"]
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import math
 import re
 import signal
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -54,10 +53,8 @@ def failing(*names):
 
 def measured(landscape=as_named, noise=SILENT):
     """A record with two rows."""
-    rows = tuple(
-        Measured(spec, row(ReplayExecutor(landscape, noise, seed=n), SIDES, 6), CREATED)
-        for n, spec in enumerate(SPECS)
-    )
+    blocks = (row(ReplayExecutor(landscape, noise, seed=seed), SIDES, 6) for seed in range(2))
+    rows = tuple(Measured(*each, CREATED) for each in zip(SPECS, blocks, strict=True))
     return Comparison(SIDES, {"cpu": "Test CPU"}, {"hztune": "0.1.0"}, rows)
 
 
@@ -157,7 +154,7 @@ class Session:
 
     def __init__(self, out, monkeypatch):
         self.out, self.measured, self.ends_at, self.patched = out, [], -1, monkeypatch
-        self.end: Callable[[], object] = sys.exit
+        self.end = sys.exit
         monkeypatch.setattr(conduct, "executor_for", self._executor)
 
     def _executor(self, specs, sink, **_):
@@ -211,7 +208,7 @@ def test_a_killed_one_measures_no_pair_twice(session, ends_at, gate):
     assert (again and comparison.dumps(again), session.measured) == (text, [])
 
 
-CHANGED: dict[str, dict[str, object]] = {
+CHANGED = {
     "seed: 1 there, 2 here": {"seed": 2},
     "gate: nothing there, --no-worse 2% here": {"gate": "2%"},
     "budget_s: 60 there, 3 here": {"budget": 3.0},
@@ -263,7 +260,7 @@ def test_an_interrupted_comparison_tells_what_is_left_and_kept(session, end, end
 # ---- the record ----------------------------------------------------------------------------------
 
 
-BROKEN: dict[str, Callable[..., object]] = {
+BROKEN = {
     "a turn without operations": lambda r: r["blocks"][0][0]["turns"][0].pop(),
     "a turn of no time": lambda r: r["blocks"][0][0]["turns"][0].__setitem__(0, 0),
     "a block without a contender": lambda r: r["blocks"][0].pop(),
@@ -303,9 +300,8 @@ def test_words_of_a_command_line_become_contenders(make_profile, tmp_path):
     tuned.parent.mkdir()
     profile.save(make_profile(), tuned)
     found = field.parse(["default", "glibc", "hz:shards=4,thp=on", str(tuned), "default"])
-    assert [each.name for each in found] == [
-        "default", "glibc", "hz:shards=4,thp=on", "study", "default#2",
-    ]  # fmt: skip
+    names = "default glibc hz:shards=4,thp=on study default#2"
+    assert [each.name for each in found] == names.split()
     assert found[0].arm == Arm("hz") and found[1].arm == Arm("glibc")
     assert found[2].arm.config == {"shards": 4, "thp": "on"}
     assert found[3].arm == Arm.of("hz", make_profile().params)
@@ -325,9 +321,8 @@ def test_a_library_in_a_file_is_proved_by_the_file(tmp_path):
 
 def test_a_parameter_goes_to_the_workloads_that_have_it_and_a_row_is_measured_once():
     specs = conduct.specs_of("larson,remote@main,larson", "2,8", ["remote=90"])
-    assert [spec.label for spec in specs] == [
-        "larson T=2", "larson T=8", "remote@main remote=90 T=2", "remote@main remote=90 T=8",
-    ]  # fmt: skip
+    rows = "larson T=2, larson T=8, remote@main remote=90 T=2, remote@main remote=90 T=8"
+    assert [spec.label for spec in specs] == rows.split(", ")
 
 
 # ---- what is printed -----------------------------------------------------------------------------

@@ -78,7 +78,7 @@ def test_a_profile_of_one_inside_takes_part(make_profile, tmp_path):
 @pytest.fixture
 def simulated(monkeypatch):
     """How the contenders of a program really are, by name; nothing real is measured."""
-    truths: dict[str, Truth] = {}
+    truths = {}
     landscape = lambda arm: truths.get(arm.allocator.removeprefix(COMMAND), Truth())  # noqa: E731
     noise = ModelNoise(within=0.01, between=0.002)
     executor = lambda *_, **__: ReplayExecutor(landscape, noise, seed=1)  # noqa: E731
@@ -98,7 +98,7 @@ def test_two_builds_are_compared_on_the_same_arguments(hztune_here, simulated, t
     assert all(each.sha256 for each in found.contenders)
 
 
-CASES: dict[str, tuple[dict[str, Truth], int, str]] = {
+CASES = {
     "equal": ({}, 0, "no worse"),
     "slower": ({"NEW": Truth(-0.1)}, 4, "worse"),
     "crashing": ({"NEW": Truth(status="crash")}, 4, "worse"),

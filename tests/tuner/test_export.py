@@ -71,7 +71,7 @@ def test_a_file_says_what_it_gains_and_undoes(allocator, name, make_profile):
 
 
 GAIN = Claim("ops_per_s", 1.14, 1.1, 1.2, 8, "improved")
-CLAIMS: dict[str, tuple[Claim, str, str]] = {
+CLAIMS = {
     "a gain and its cost": (GAIN, "",
         "14.0 % better in ops_per_s than the default (95 % interval 1.100 to 1.200, 8 pairs), "
         "1.570 times the peak memory of the default (95 % interval 1.500 to 1.640), "

@@ -19,7 +19,7 @@ from hztune.machine import Machine
 from hztune.measure import insides
 from hztune.measure.executors import executor_for
 from hztune.measure.program import Program
-from hztune.tuning.request import Task, TuneRequest, understand
+from hztune.tuning.request import TuneRequest, understand
 from hztune.tuning.session import chosen_from
 from hztune.verifying.running import examine
 from hztune.workload import WorkloadSpec
@@ -101,7 +101,7 @@ def measured(program, parts, *arms):
 # ---- finding -------------------------------------------------------------------------------------
 
 
-def test_no_more_of_a_file_is_searched_than_is_loaded_of_it(tmp_path) -> None:
+def test_no_more_of_a_file_is_searched_than_is_loaded_of_it(tmp_path):
     program = Path(shutil.copy("/bin/true", tmp_path))
     with program.open("r+b") as file:
         for place, found in ((64 << 20, set()), (0x400, {b"a mark"})):
@@ -125,7 +125,7 @@ def test_a_stripped_prefix_is_found_and_a_run_tells_the_rest(rust, compiled):
 def test_what_is_loaded_later_is_found(compiled, monkeypatch):
     wheel = ('-DVARIABLE="JE_WHEEL_MALLOC_CONF"', "-DLIBRARY", "-shared", "-fPIC")
     library = compiled("libwheel.so", SPEAKING, *wheel)
-    tasks: list[Task] = []
+    tasks = []
     monkeypatch.setattr("hztune.tuning.session.tune", lambda task, reporter: tasks.append(task))
     later = f"import ctypes\ntime.sleep(0.02)\nctypes.CDLL({str(library)!r})\ntime.sleep(0.2)"
     api.tune(TuneRequest(program=python(later), allocator="inside"))

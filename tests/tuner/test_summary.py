@@ -123,7 +123,7 @@ def test_a_faster_process_that_counts_as_often_per_operation_did_nothing_else():
 
 GOOD = (process(DEFAULT, refills=500), process(TUNED, refills=100))
 RATE, PROCESS = "per 1000 operations", "per process"
-TOLD: dict[str, tuple[list[tuple[Outcome, Outcome]], list[tuple[str, float, float, str]]]] = {
+TOLD = {
     "the median of all pairs": (
         [
             (process(DEFAULT, 1000, refills=count), process(TUNED, 2000, refills=4 * count))
