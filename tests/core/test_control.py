@@ -1,7 +1,5 @@
 """What other processes may ask of one that was started with HZ_CONTROL=1, and what it costs."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

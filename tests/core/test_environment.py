@@ -1,7 +1,5 @@
 """What hz reads from the environment, what it refuses, and what it says of itself."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

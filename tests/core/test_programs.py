@@ -5,8 +5,6 @@ Those, too, that load libraries with RTLD_DEEPBIND, under every preloaded alloca
 With TEST_MORE above 1 (tests/soak) they run in the hardened modes, too.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 

@@ -1,7 +1,5 @@
 """What the tests of the tuner share: a profile, a small space, a simulated study, programs."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

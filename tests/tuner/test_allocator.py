@@ -1,7 +1,5 @@
 """What every adapter keeps, whatever the allocator: the conformance suite, walked over names()."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import signal

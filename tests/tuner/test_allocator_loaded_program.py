@@ -1,7 +1,5 @@
 """A program before it is started, and a process that runs: which allocator it has, and settings."""
 
-from __future__ import annotations
-
 import os
 import struct
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What `import hztune` offers: the functions that the command line calls, with their results."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import inspect

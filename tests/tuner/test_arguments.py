@@ -1,7 +1,5 @@
 """The values of options as text: each form is read in one place, and refused in one form."""
 
-from __future__ import annotations
-
 import pytest
 
 from hztune import arguments

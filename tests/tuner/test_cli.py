@@ -1,7 +1,5 @@
 """The command line: what is dispatched, what goes where, and how it says no."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

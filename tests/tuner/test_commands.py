@@ -1,7 +1,5 @@
 """Commands as they are typed: what is kept of one, what it reads on stdin, what shells complete."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

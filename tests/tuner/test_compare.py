@@ -1,7 +1,5 @@
 """Comparisons on simulated noise: contenders, rows, estimates, the record, and going on with it."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

@@ -3,8 +3,6 @@
 The programs here print the number that is measured, so that no test depends on a time.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """The doctor tells what disturbs measurements and the command that mends it; it changes nothing."""
 
-from __future__ import annotations
-
 import os
 import sys
 

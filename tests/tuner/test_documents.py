@@ -4,8 +4,6 @@ README is the way in; every other document stands beside its subject. A path tha
 a section that has another name, a room that no document names fails here.
 """
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from pathlib import Path

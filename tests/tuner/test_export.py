@@ -1,7 +1,5 @@
 """Every form of export is read back by its own consumer, and says what the profile says."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Allocators inside a program: found, told, given what was asked, proved, refused, exported."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The layers hold: what may import or call what, in Python and in C; and files stay readable."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The record of the machine, its identity, and the lock that keeps timed windows apart."""
 
-from __future__ import annotations
-
 import dataclasses
 import platform
 import subprocess

@@ -1,7 +1,5 @@
 """Targets that misbehave: whatever they do, it gets its name, and they leave nothing behind."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shlex

@@ -9,8 +9,6 @@ C: the functions of all programs and libraries in core/ count, static ones too. 
 another name of one. What may come twice is stated below.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """The table of parameters as Python sees it: the core's own, judged by the core's own code."""
 
-from __future__ import annotations
-
 import pytest
 from tests.conftest import pytest_sessionstart
 

@@ -1,7 +1,5 @@
 """A profile comes back as it was written, and nothing else is taken for one."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

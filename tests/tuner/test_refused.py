@@ -1,7 +1,5 @@
 """What cannot be asked is refused in one sentence with the way out, before anything is measured."""
 
-from __future__ import annotations
-
 import shlex
 
 import pytest

@@ -3,8 +3,6 @@
 And the dashboard's view of it: an Optuna storage of its search, also while it is running.
 """
 
-from __future__ import annotations
-
 import html
 import math
 import re

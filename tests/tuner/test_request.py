@@ -1,7 +1,5 @@
 """What is asked of a study: which allocators, what tells it from others, what time it has used."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Search spaces: what may be proposed, each as indices, and what a bad file is told."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from random import Random
 

@@ -1,7 +1,5 @@
 """`hztune suggest`: what is seen of a program, which measurements are named, and why."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What a study prints: while it runs; what was proved and counted, and what to type next."""
 
-from __future__ import annotations
-
 import io
 import math
 import re

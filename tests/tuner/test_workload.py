@@ -1,7 +1,5 @@
 """Workloads are what hz-bench says they are; anything else is refused in one sentence."""
 
-from __future__ import annotations
-
 import os
 from random import Random
 
