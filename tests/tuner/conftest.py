@@ -37,6 +37,7 @@ MACHINE = Machine("CPU 3000", 2, None, "6.1", "glibc 2.36", 4096, "madvise", "",
 TWO_KNOBS = 'schema = 1\nallocator = "hz"\n[parameters.depot_lock]\n[parameters.decay_ms]\n'
 """A space of hz in which one parameter is a word, the other a number."""
 
+PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
 ONE_KNOB = 'schema = 1\nallocator = "hz"\n[parameters.depot_lock]\n'
 
 
@@ -361,8 +362,7 @@ def running():
 
     @contextmanager
     def run(program, variables, **options):
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        child = subprocess.Popen([program], env={**os.environ, **variables}, **pipes, **options)
+        child = subprocess.Popen([program], env={**os.environ, **variables}, **PIPES, **options)
         try:
             assert child.stdout.read(1) == b"x"
             yield child.pid
@@ -378,8 +378,7 @@ def started():
     programs = []
 
     def start(words, **variables):
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        programs.append(subprocess.Popen(words, env=variables, text=True, **pipes))
+        programs.append(subprocess.Popen(words, env=variables, text=True, **PIPES))
         assert programs[-1].stdout.readline() == "ready\n"
         return programs[-1]
 

@@ -211,9 +211,7 @@ def test_an_export_prints_the_same_as_it_writes(hztune_here, saved):
         assert os.access(target, os.X_OK) == (form == "wrapper")
 
 
-def test_run_gives_the_profile_and_nothing_that_was_set_before(
-    hztune, saved, core_build, make_profile
-):
+def test_run_gives_the_profile_and_nothing_set_before(hztune, saved, core_build, make_profile):
     done = hztune("run", saved, "--", "env", HZ_MAGAZINE_CAP="8", HZ_THP="on", UNRELATED="kept")
     seen = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
     assert {name for name in seen if name.startswith("HZ_")} == {"HZ_MAGAZINE_CAP", "HZ_DEPOT_LOCK"}

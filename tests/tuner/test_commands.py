@@ -153,7 +153,9 @@ def pipe(data=b"", *, ends=False):
     return reading
 
 
-def test_a_file_on_stdin_is_read_and_what_one_run_would_eat_is_refused(stdin, tmp_path):
+def test_a_file_that_stdin_is_redirected_from_is_read_and_what_one_run_would_eat_is_refused(
+    stdin, tmp_path
+):
     for fd in (os.open("/dev/null", os.O_RDONLY), pipe(), pipe(ends=True)):
         stdin(fd)
         assert input_of(STDIN) is None

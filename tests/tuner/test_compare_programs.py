@@ -104,10 +104,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("truths", "status", "answer"), CASES.values(), ids=CASES.keys())
-def test_the_status_and_every_file_give_the_answer(
-    hztune_here, simulated, tmp_path, truths, status, answer
-):
+@pytest.mark.parametrize("case", CASES)
+def test_the_status_and_every_file_give_the_answer(hztune_here, simulated, tmp_path, case):
+    truths, status, answer = CASES[case]
     simulated.update(truths)
     forms = ["--markdown", "--junit", "gate.xml", "--csv", "gate.csv"]
     asked = ["--no-worse", "2%", *SHORT, *forms]

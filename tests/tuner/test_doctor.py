@@ -104,9 +104,7 @@ def changing(events):
 
 
 @pytest.mark.parametrize("words", [["doctor"], ["doctor", "--json"]], ids=" ".join)
-def test_the_doctor_writes_and_starts_nothing_else(
-    words, hztune_here, audited, monkeypatch, tmp_path
-):
+def test_the_doctor_only_looks_and_asks_another(words, hztune_here, audited, monkeypatch, tmp_path):
     hyperfine = put(tmp_path, {"hyperfine": "#!/bin/sh\necho hyperfine 1.18.0\n"}) / "hyperfine"
     for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME"):
         monkeypatch.setenv(name, str(tmp_path))

@@ -52,6 +52,8 @@ REFUSED = {
     "a value out of range": (("remote", ["remote=101"]), "a whole number from 0 to 100"),
     "a word that is none": (("remote", ["fan=some"]), "one of: next all"),
     "no threads": (("larson", [], 0), "--threads 0: larson takes from 1 to 4096"),
+    "a trace alone": (("trace",), "write trace:FILE"),
+    "a trace without a file": (("trace:",), "trace: names no file"),
 }
 
 
@@ -131,10 +133,6 @@ def test_what_cannot_be_replayed_is_refused_with_the_words_of_hz_bench(path):
         spec_of(path)
     with pytest.raises(UsageError, match="is not there; name the file"):
         spec_of(path.with_name("nowhere"))
-    with pytest.raises(UsageError, match="write trace:FILE"):
-        WorkloadSpec.from_text("trace")
-    with pytest.raises(UsageError, match="trace: names no file"):
-        WorkloadSpec.from_text("trace:")
 
 
 def test_a_pace_is_for_latencies_of_a_trace_with_times(path):
