@@ -33,7 +33,7 @@ from hztune.verifying import claim
 from .conftest import put
 
 SPEED = ["--metric-regex", r"speed=([0-9.]+)"]
-SHORT = ["--warmup", "0", "--budget", "1s", "--pairs", "4", "--out", "kept"]
+SHORT = ["--warmup", "0", "--budget", "2s", "--pairs", "4", "--out", "kept"]
 
 
 # ---- side by side --------------------------------------------------------------------------------
@@ -49,7 +49,7 @@ def test_the_words_of_a_program_are_kept_for_its_user_alone(hztune_here, tmp_pat
     (standing,) = found.standings
     assert standing.label == "program"
     assert [each.ops_per_s for each in standing.all] == pytest.approx([5.0, 5.0])
-    assert dict(found.asked) == {"seed": 1, "budget_s": 1.0, "pairs": 4}
+    assert dict(found.asked) == {"seed": 1, "budget_s": 2.0, "pairs": 4}
     assert (kept / "comparison.json").read_text() == done.stdout
     rows = map(json.loads, recording(kept).lines)
     assert len([row for row in rows if row["kind"] == "turn"]) >= 8
@@ -154,7 +154,7 @@ def test_the_steps_of_the_documented_workflow_find_a_slower_build(core_build, ro
     _, build, gate, upload = workflow["jobs"]["speed"]["steps"]
     inputs = {name: each.get("default") for name, each in action["inputs"].items()}
     assert gate["with"].keys() <= inputs.keys() and upload["with"]["path"] == inputs["out"]
-    inputs |= {**gate["with"], "budget": "1s"}
+    inputs |= {**gate["with"], "budget": "2s"}
     install, compare = action["runs"]["steps"]
     assert "pip" in install["run"] and "${{" not in install["run"] + compare["run"]
     given = {
@@ -167,7 +167,7 @@ def test_the_steps_of_the_documented_workflow_find_a_slower_build(core_build, ro
         return finished(words, cwd=clone, env=environment | given | changed).returncode
 
     assert [end(build), end(compare)] == [0, 4]
-    too_little = {"BASE": "sleep 0.2", "NEW": "sleep 0.2", "METRIC": ""}
+    too_little = {"BASE": "sleep 0.4", "NEW": "sleep 0.4", "METRIC": ""}
     assert end(compare, OUT="failed", UNDECIDED="fail", **too_little) == 6
     assert end(compare, STATUS="6") == 0, "by default it passes"
     assert summary.read_text().startswith("### NEW against BASE: ")
