@@ -215,8 +215,8 @@ void hz_pages_free(hz_page_info *run);
 /* The same for a run that reads as zero and is not resident. */
 void hz_pages_free_clean(hz_page_info *run);
 /* Pages of a huge page, of which the next calls get the rest; NULL: `node` has dirty pages, or
- * there are none. */
-hz_page_info *hz_pages_alloc_huge(size_t pages, uint32_t node);
+ * there are none, or `most` pages were taken in huge ones. */
+hz_page_info *hz_pages_alloc_huge(size_t pages, uint32_t node, size_t most);
 /* What is left of huge pages is dirty. */
 void hz_pages_end_huge(void);
 /* Grows or shrinks a run in place; false when it cannot grow. */

@@ -497,6 +497,8 @@ static hz_page_info *huge_take(uint32_t node)
     run = hz_run_split(run, align_up(run, HZ_HUGE_PAGES), HZ_HUGE_PAGES);
     run->node = (uint8_t)node;
     run_put_out(run);
+    hz_page_pool.huge_pages += HZ_HUGE_PAGES;
+    hz_plain_put(&hz_page_pool.asked, run);
     return run;
 }
 
@@ -523,24 +525,37 @@ static hz_page_info *huge_cut(size_t pages, uint32_t node)
     return run;
 }
 
-hz_page_info *hz_pages_alloc_huge(size_t pages, uint32_t node)
+/* A huge page more, by one thread at a time; the others take other pages meanwhile. */
+static void huge_add(uint32_t node)
 {
-    hz_page_info *fresh = NULL, *run = NULL;
+    hz_page_pool.asker = hz_lock_me();
+    hz_page_info *run = huge_take(node);
+    if (run != NULL) {
+        hz_lock_release(&hz_page_pool.lock);
+        const bool is_resident = hz_arena_touch_huge(hz_info_page(run));
+        hz_lock_take(&hz_page_pool.lock);
+        hz_plain_put(&hz_page_pool.asked, NULL);
+        huge_end(node);
+        if (is_resident)
+            hz_page_pool.huge[node] = run;
+        else
+            hz_run_list_clean(hz_info_page(run), run->pages);
+    }
+    hz_page_pool.asker = 0;
+}
+
+/* Of a huge page that goes back in part the kernel keeps the rest for long: so no more are taken in
+ * all than short blocks hold. */
+hz_page_info *hz_pages_alloc_huge(size_t pages, uint32_t node, size_t most)
+{
+    hz_page_info *run = NULL;
     hz_lock_take(&hz_page_pool.lock);
     if (lists_search(&hz_page_pool.dirty[node], pages) == NULL) {
         run = huge_cut(pages, node);
-        if (run == NULL && pages <= HZ_HUGE_PAGES) fresh = huge_take(node);
-    }
-    hz_lock_release(&hz_page_pool.lock);
-    if (fresh == NULL) return run;
-    const bool is_resident = hz_arena_touch_huge(hz_info_page(fresh));
-    hz_lock_take(&hz_page_pool.lock);
-    if (is_resident) {
-        huge_end(node);
-        hz_page_pool.huge[node] = fresh;
-        run = huge_cut(pages, node);
-    } else {
-        hz_run_list_clean(hz_info_page(fresh), fresh->pages);
+        if (run == NULL && hz_page_pool.asker == 0 && hz_page_pool.huge_pages < most) {
+            huge_add(node);
+            run = huge_cut(pages, node);
+        }
     }
     hz_lock_release(&hz_page_pool.lock);
     return run;

@@ -121,6 +121,18 @@ void hz_purging_end_lost(void)
     hz_page_pool.survivor = 0;
 }
 
+/* A huge page that another thread was making resident is free. */
+static void end_lost_huge(void)
+{
+    hz_page_info *run = hz_page_pool.asked;
+    if (hz_page_pool.asker == hz_lock_me()) return;
+    hz_page_pool.asker = 0;
+    hz_page_pool.asked = NULL;
+    if (run == NULL) return;
+    (void)hz_os_decline_huge_pages(hz_info_address(run), (size_t)run->pages << HZ_PAGE_SHIFT);
+    run_list_unknown(hz_info_page(run), run->pages);
+}
+
 /* If the forking thread itself holds the lock, it was interrupted within the page pool and goes on
  * there: then the next sweep ends the purges of other threads. */
 void hz_pages_after_fork(void)
@@ -129,6 +141,7 @@ void hz_pages_after_fork(void)
     if (hz_lock_inherit(&hz_page_pool.lock)) rebuild();
     hz_page_pool.survivor = hz_lock_me();
     if (!hz_lock_try(&hz_page_pool.lock)) return;
+    end_lost_huge();
     hz_purging_end_lost();
     hz_lock_release(&hz_page_pool.lock);
 }

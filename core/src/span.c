@@ -147,13 +147,14 @@ static uint32_t span_colour(uint32_t first_page, uint32_t class_)
     return (1 + first_page * COLOUR_STEP % (COLOURS - 1)) * HZ_CACHE_LINE_BYTES;
 }
 
-/* Short blocks fill their pages, and where they hold so much, the huge page that is not full yet
- * matters little. Between guard pages there are none. */
-static bool fills_huge_pages(uint32_t class_)
+/* A span of short blocks gets a part of a huge page, which they fill, where they hold so much that
+ * one that is not full yet matters little. Between guard pages there are none. */
+static hz_page_info *span_of_huge_page(size_t pages, uint32_t node, uint32_t class_)
 {
-    const bool is_short = hz_class_bytes[class_] <= SHORT_BLOCK_BYTES;
-    return hz_cfg.thp == HZ_THP_ADAPTIVE && is_short && !hz_is_fenced() &&
-           hz_atomic_peek(&cuts.of_short) >= SHORT_LEAST;
+    const size_t in_use = hz_atomic_peek(&cuts.of_short);
+    if (hz_cfg.thp != HZ_THP_ADAPTIVE || hz_class_bytes[class_] > SHORT_BLOCK_BYTES) return NULL;
+    if (hz_is_fenced() || in_use < SHORT_LEAST) return NULL;
+    return hz_pages_alloc_huge(pages, node, in_use >> HZ_PAGE_SHIFT);
 }
 
 /* A span that no bin has yet: its pages have no class, see span_open. */
@@ -162,7 +163,7 @@ static hz_page_info *span_make(uint32_t shard, uint32_t class_)
     bool zeroed = false;
     size_t pages = span_length(class_);
     const uint32_t node = hz_node_of(shard);
-    hz_page_info *span = fills_huge_pages(class_) ? hz_pages_alloc_huge(pages, node) : NULL;
+    hz_page_info *span = span_of_huge_page(pages, node, class_);
     if (span == NULL) span = hz_guard_pages_alloc(pages, 1, node, &zeroed);
     if (span == NULL) return NULL;
     uint32_t first = (uint32_t)hz_info_page(span);
