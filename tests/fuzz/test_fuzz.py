@@ -6,64 +6,37 @@ TEST_SEED chooses another, and TEST_MORE=N N times as many mutations (tests/soak
 from __future__ import annotations
 
 import os
-import subprocess
 
 import pytest
+from tests.conftest import finished
 
 SANITIZED = {
     "CMAKE_C_FLAGS": "-fsanitize=address,undefined -fno-sanitize-recover=all "
     "-fno-omit-frame-pointer",
     "CMAKE_C_FLAGS_RELEASE": "-O1 -g",
 }
+SHIPPED = {"HZ_WERROR": "ON"}
 MORE = int(os.environ.get("TEST_MORE", "1"))
 SEED = os.environ.get("TEST_SEED", "1")
-DEADLINE_S = 300 * MORE
+
+# What holds: of which target, how it is built, and under how many mutations.
+HOLDS = {
+    "no environment does harm or allocates": ("environment", SANITIZED, 5_000),
+    "the C library allocates nothing for it either": ("environment", SHIPPED, 5_000),
+    "no recording does more harm than a sentence": ("traces", SANITIZED, 700),
+}
 
 
-@pytest.fixture(scope="module")
-def corpus(root):
-    """The directory of the inputs, one directory for each target."""
-    return root / "tests" / "fuzz" / "corpus"
-
-
-def replay(program, inputs, mutations, **variables):
-    files = sorted(inputs.iterdir())
+@pytest.mark.slow
+@pytest.mark.parametrize(("target", "defines", "mutations"), HOLDS.values(), ids=HOLDS)
+def test_whatever_is_read(target, defines, mutations, build_core, root):
+    name = f"fuzz_{target}"
+    made = build_core(targets=[name], HZ_BUILD_TESTS="ON", **defines)
+    inputs = sorted((root / "tests/fuzz/corpus" / target).iterdir())
     plain = {k: v for k, v in os.environ.items() if not k.startswith("HZ_") and k != "LD_PRELOAD"}
-    return subprocess.run(
-        [program, "--seed", SEED, "--mutate", str(mutations * MORE), *files],
-        env={**plain, "ASAN_OPTIONS": "abort_on_error=1:detect_leaks=0", **variables},
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
+    done = finished(
+        [made / "fuzz" / name, "--seed", SEED, "--mutate", mutations * MORE, *inputs],
+        300 * MORE,
+        env={**plain, "ASAN_OPTIONS": "abort_on_error=1:detect_leaks=0"},
     )
-
-
-@pytest.fixture(scope="module")
-def sanitized(build_core):
-    """The fuzz targets, with AddressSanitizer and UndefinedBehaviorSanitizer."""
-    targets = ["fuzz_environment", "fuzz_traces"]
-    return build_core(targets=targets, HZ_BUILD_TESTS="ON", **SANITIZED) / "fuzz"
-
-
-@pytest.fixture(scope="module")
-def shipped(core_tests):
-    """The fuzz targets as hz is shipped."""
-    return core_tests / "fuzz"
-
-
-@pytest.mark.slow
-def test_no_environment_does_harm_or_allocates(sanitized, corpus):
-    done = replay(sanitized / "fuzz_environment", corpus / "environment", 5_000)
-    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
-
-
-@pytest.mark.slow
-def test_the_c_library_allocates_nothing_for_it_either(shipped, corpus):
-    done = replay(shipped / "fuzz_environment", corpus / "environment", 5_000)
-    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
-
-
-@pytest.mark.slow
-def test_no_recording_does_more_harm_than_a_sentence(sanitized, corpus):
-    done = replay(sanitized / "fuzz_traces", corpus / "traces", 700)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
