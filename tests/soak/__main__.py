@@ -7,19 +7,19 @@ again. A run that failed leaves its output beside it, and its settings and seed 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import shlex
-import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hztune import process
+
 ROOT = Path(__file__).parents[2]
-TOOK_TOO_LONG = 124
+PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+DEADLINE_S = 4 * 3600
 SEED = 20261123
 SEEDS_A_RUN = 1_000_000  # a run may draw that many without meeting those of the next
 
@@ -71,28 +71,6 @@ class Stage(NamedTuple):
 STAGES = dict(map(Stage.read, TABLE.strip().splitlines()))
 
 
-def run(words: list[str], settings: dict[str, str], log: Path, seconds: float) -> int:
-    """One run; whatever it has started is gone afterwards."""
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words],
-            env={**os.environ, **settings},
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            start_new_session=True,
-        )
-        try:
-            return process.wait(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            return TOOK_TOO_LONG
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
 def settings_of(stage: Stage, number: int) -> dict[str, str]:
     """What makes a run long, and its seed."""
     return {**stage.long, "TEST_SEED": str(SEED + number * SEEDS_A_RUN)}
@@ -104,12 +82,12 @@ def soak(name: str, stage: Stage, out: Path, seconds: float) -> dict[str, Any]:
     runs, failures = 0, []
     while runs == 0 or (time.monotonic() - begun < seconds and not stage.is_same):
         settings = {**settings_of(stage, runs), "XDG_CACHE_HOME": str(out / "cache")}
-        log = out / f"{name}-{runs}.log"
-        status = run(stage.words, settings, log, 4 * 3600)
-        if status == 0:
-            log.unlink()
-        else:
-            failures.append({"status": status, "settings": settings, "log": str(log)})
+        own = {**os.environ, **settings}
+        done = process.run([*PYTEST, *stage.words], env=own, cwd=ROOT, deadline_s=DEADLINE_S)
+        if not done.ok:
+            log = out / f"{name}-{runs}.log"
+            log.write_text(done.stdout + done.stderr)
+            failures.append({"status": done.code, "settings": settings, "log": str(log)})
         runs += 1
     took = round(time.monotonic() - begun)
     return {"stage": name, "goals": stage.goals, "runs": runs, "seconds": took, "failed": failures}
