@@ -274,15 +274,15 @@ def test_a_trace_that_changes_under_its_replay_changes_nothing(programs, written
         ({"peak_bytes": 1 << 50}, "blocks of 1048576.0 GiB at once, and this machine has"),
         *(({name: value}, "t.hzt") for name, value in (
             ("cells", 0), ("cells", 1 << 27), ("threads", 1), ("threads", 3), ("chunks", 1),
-            ("chunks", 1 << 31), ("notes", 1 << 31), ("directory_offset", 1 << 60),
+            ("chunks", 1 << 31), ("notes_bytes", 1 << 31), ("directory_offset", 1 << 60),
             ("directory_offset", 96), ("calls", 5))),
     ],
 )  # fmt: skip
 def test_a_header_that_does_not_fit_its_file_or_this_machine_is_refused(
-    programs, sound, changes, sentence
+    programs, written, changes, sentence
 ):
-    traces.with_header(sound, **changes)
-    assert sentence in refusal(programs, sound, "--ops", 1)
+    path = written(*conveyor(5000), **changes)
+    assert sentence in refusal(programs, path, "--ops", 1)
 
 
 def one(*operations, **options):

@@ -82,13 +82,11 @@ class Thread:
 def write(
     path: Path,
     threads: Sequence[Thread],
-    *,
-    cells: int | None = None,
-    flags: int = 0,
+    /,
     notes: str = '{"ending":"complete"}',
+    **header: int,
 ) -> Path:
-    """Writes a trace and returns its path; None: as many cells as its threads name."""
-    cells = max(thread.cells for thread in threads) if cells is None else cells
+    """Writes a trace and returns its path; `header`: fields that are to be other than they are."""
     body, places, directory = b"", b"", b""
     count = 0
     for number, thread in enumerate(threads):
@@ -107,27 +105,27 @@ def write(
     text = notes.encode(errors="surrogateescape")
     directory += places + text + bytes(-len(text) % 8)
     directory += struct.pack("<Q", checksum(directory))
-    calls = sum(thread.calls for thread in threads)
     offset = 96 + len(body)
-    fields = (
-        b"HZTRACE\n", 1, flags, offset + len(directory), offset, len(threads), count,
-        cells, len(text), calls, sum(thread.handed for thread in threads), 0, 0, 0,
-    )  # fmt: skip
-    total = checksum(struct.pack(HEADER, *fields, 0))
-    path.write_bytes(struct.pack(HEADER, *fields, total) + body + directory)
+    fields = {
+        "magic": b"HZTRACE\n",
+        "version": 1,
+        "flags": 0,
+        "file_bytes": offset + len(directory),
+        "directory_offset": offset,
+        "threads": len(threads),
+        "chunks": count,
+        "cells": max(thread.cells for thread in threads),
+        "notes_bytes": len(text),
+        "calls": sum(thread.calls for thread in threads),
+        "handed": sum(thread.handed for thread in threads),
+        "duration": 0,
+        "peak_bytes": 0,
+        "peak_blocks": 0,
+    }
+    values = (fields | header).values()
+    total = checksum(struct.pack(HEADER, *values, 0))
+    path.write_bytes(struct.pack(HEADER, *values, total) + body + directory)
     return path
-
-
-def with_header(path: Path, **changes: int) -> None:
-    """Changes fields of a header and mends its checksum."""
-    names = (
-        "magic", "version", "flags", "file_bytes", "directory_offset", "threads", "chunks",
-        "cells", "notes", "calls", "handed", "duration", "peak_bytes", "peak_blocks",
-    )  # fmt: skip
-    data = path.read_bytes()
-    fields = dict(zip(names, struct.unpack(HEADER, data[:96])[:14], strict=True)) | changes
-    total = checksum(struct.pack(HEADER, *fields.values(), 0))
-    path.write_bytes(struct.pack(HEADER, *fields.values(), total) + data[96:])
 
 
 # ---- some traces ---------------------------------------------------------------------------------
