@@ -2,7 +2,6 @@
 
 A build is kept between runs (CMake rebuilds only what changed) in $XDG_CACHE_HOME/hztune-tests, one
 directory for each checkout and set of definitions; several test runs at once take turns on a lock.
-HZTUNE_TEST_TARGETS names the targets to build where not all of them are needed.
 """
 
 from __future__ import annotations
@@ -227,7 +226,7 @@ def hztune_here(
 def built(source: Path, defines: dict[str, str], targets: Sequence[str] = ()) -> Path:
     """Builds a tree of CMake with some definitions and returns the build directory."""
     identity = "\n".join(
-        [str(source), sys.executable, *sorted(f"{k}={v}" for k, v in defines.items())]
+        [str(source), sys.executable, "Ninja", *sorted(f"{k}={v}" for k, v in defines.items())]
     )
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hztune-tests"
     build = cache / f"{source.name}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
@@ -235,10 +234,9 @@ def built(source: Path, defines: dict[str, str], targets: Sequence[str] = ()) ->
     with build.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         definitions = [f"-D{key}={value}" for key, value in defines.items()]
-        _run("cmake", "-S", source, "-B", build, *definitions)
+        _run("cmake", "-G", "Ninja", "-S", source, "-B", build, *definitions)
         processes = len(os.sched_getaffinity(0))
-        named = os.environ.get("HZTUNE_TEST_TARGETS", "").split() or targets
-        only = [f"--target={target}" for target in named]
+        only = [f"--target={target}" for target in targets]
         _run("cmake", "--build", build, "--parallel", processes, *only)
     return build
 

@@ -202,13 +202,14 @@ ROWS = re.findall(ROW, (ROOT / "core/include/hz/params.def").read_text(), re.MUL
 """The names of the table's rows."""
 
 
-@pytest.fixture
-def look(core_tests, preload):
+@pytest.fixture(scope="module")
+def look(as_it_stands, plain_environment):
     """Runs a script; gives what was counted and seen, and the names of the parameters."""
+    program = as_it_stands("liveness") / "tests" / "liveness"
 
     def run(script, **variables):
-        program = core_tests / "tests" / "liveness"
-        done = preload(program, *script.split(), LD_PRELOAD="", HZ_STRICT="1", **variables)
+        own = {**plain_environment, "HZ_STRICT": "1", **variables}
+        done = finished([program, *script.split()], env=own)
         assert done.returncode == 0, done.stderr
         said = json.loads(done.stdout)
         return {**said["hz"]["counters"], **said["seen"]}, list(said["hz"]["config"])
