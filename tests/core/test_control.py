@@ -36,6 +36,13 @@ import ctypes, threading, time
 threading.Thread(target=time.sleep, args=(0.1,)).start()
 ctypes.CDLL(None).pthread_exit(None)
 """
+BARE_CALL = f"""
+import ctypes, threading
+thread = threading.Thread(target=int)
+thread.start()
+thread.join()
+ctypes.CDLL(None).syscall({EXIT[platform.machine()]}, 0)
+"""
 DROPS = f"import os; os.seteuid({ANOTHER_USER}); {WAIT}"
 TOKEN = f"token={7:032x}"
 # For each line of the input tells decay_ms, and then sets it to what the line says, if anything.
@@ -71,19 +78,18 @@ FORK = "import os; child = os.fork(); child and print(child, flush=True); input(
 @pytest.fixture
 def start(libhz, plain_environment):
     """Starts Python code on hz, which may be asked; all that was started ends with the test."""
-    started = []
+    own = {**plain_environment, "LD_PRELOAD": str(libhz), "HZ_CONTROL": "1"}
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with contextlib.ExitStack() as started:
 
-    def run(code, **variables):
-        asked = {"LD_PRELOAD": str(libhz), "HZ_CONTROL": "1", **variables}
-        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        words, own = [sys.executable, "-c", code], {**plain_environment, **asked}
-        started.append(subprocess.Popen(words, env=own, text=True, **pipes))
-        return started[-1]
+        def run(code, **variables):
+            words, environment = [sys.executable, "-c", code], {**own, **variables}
+            program = subprocess.Popen(words, env=environment, text=True, **pipes)
+            started.enter_context(program)
+            started.callback(program.kill)
+            return program
 
-    yield run
-    for program in started:
-        program.kill()
-        program.communicate(timeout=DEADLINE_S)
+        yield run
 
 
 def line(program):
@@ -334,25 +340,22 @@ except PermissionError:
     assert said == "b''\nrefused\n"
 
 
-THREADS = {
-    "control": {"HZ_CONTROL": "1"},
-    "background": {"HZ_CONTROL": "0", "HZ_BACKGROUND_PERIOD_US": "65536"},
-    "rest": {"HZ_CONTROL": "0", "HZ_REST_MS": "20"},
-    "agent": {"LD_PRELOAD": "{core}/libhz-agent.so"},
-}
-
-
-@pytest.mark.parametrize("thread", THREADS)
-def test_a_process_without_main_ends_with_its_last_thread(thread, libhz, start):
-    given = {name: value.format(core=libhz.parent) for name, value in THREADS[thread].items()}
-    assert start(MAIN_ENDS, **given).wait(DEADLINE_S) == 0
-
-
-@pytest.mark.parametrize("variable", ["HZ_BACKGROUND_PERIOD_US", "HZ_REST_MS"])
-def test_a_process_whose_main_ends_by_the_bare_system_call_ends(variable, start):
-    started = "import ctypes, threading; t = threading.Thread(target=int); t.start(); t.join()"
-    ends = f"{started}; ctypes.CDLL(None).syscall({EXIT[platform.machine()]}, 0)"
-    assert start(ends, HZ_CONTROL="0", **{variable: "64"}).wait(DEADLINE_S) == 0
+@pytest.mark.parametrize(
+    ("library", "main", "variables"),
+    [
+        ("libhz.so", MAIN_ENDS, {}),
+        ("libhz.so", MAIN_ENDS, {"HZ_CONTROL": "0", "HZ_BACKGROUND_PERIOD_US": "65536"}),
+        ("libhz.so", MAIN_ENDS, {"HZ_CONTROL": "0", "HZ_REST_MS": "20"}),
+        ("libhz-agent.so", MAIN_ENDS, {}),
+        ("libhz.so", BARE_CALL, {"HZ_CONTROL": "0", "HZ_BACKGROUND_PERIOD_US": "64"}),
+        ("libhz.so", BARE_CALL, {"HZ_CONTROL": "0", "HZ_REST_MS": "64"}),
+    ],
+)
+def test_a_process_whose_main_has_ended_ends_with_the_last_thread_of_the_program(
+    library, main, variables, libhz, start
+):
+    program = start(main, LD_PRELOAD=str(libhz.with_name(library)), **variables)
+    assert program.wait(DEADLINE_S) == 0
 
 
 def test_many_requests_at_once_are_answered_beside_large_thread_local_data(core_tests, start):
