@@ -89,6 +89,13 @@ class Built:
         own = {**plain, **dict(self.platform.variables), **variables}
         return finished(["prlimit", f"--as={limit}", *words], env=own, cwd=self.folder)
 
+    def holds(self, test, *words, options=(), **how):
+        """Runs a test on hz, of which at least one check must run, and all hold."""
+        command = [*self.words(f"tests/{test}", *options), *words]
+        done = self.run(command, TEST_ALLOCATOR="libhz.so", **how)
+        said = done.stdout[-3000:] + done.stderr[-3000:]
+        assert done.returncode == 0 and "\nok - " in done.stdout, said
+
 
 def _built(platform, build_core, folders):
     missing = [name for name in platform.needs if shutil.which(name) is None]
@@ -133,7 +140,6 @@ SMALL_CACHES = {
 }
 SETTINGS = {"the defaults": {}, "small caches": SMALL_CACHES, "full": {"HZ_HARDENING": "full"}}
 SHADOW = {"TEST_STEPS": "1500", "TEST_ROUNDS": "2", "HZ_STRICT": "1"}
-ON_HZ = {"TEST_ALLOCATOR": "libhz.so"}
 LARSON = ("larson", "--threads", "2", "--ops", "5000", "--slots", "100")
 
 # What of these programs the emulator can run (by a part of their sentences). qemu 7.2 keeps memory
@@ -148,38 +154,28 @@ THREADED = (
 )
 
 
-def require_all_held(done):
-    """At least one check ran, and all held."""
-    said = done.stdout[-3000:] + done.stderr[-3000:]
-    assert done.returncode == 0 and "\nok - " in done.stdout, said
-
-
 @pytest.mark.slow
 def test_the_interface_holds(built):
     # Huge blocks leave the emulator itself without memory under its limit.
-    calls = "0" if built.is_emulated else "3000"
-    require_all_held(built.run(built.words("tests/api"), **ON_HZ, TEST_CALLS=calls))
+    built.holds("api", TEST_CALLS="0" if built.is_emulated else "3000")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
 def test_the_heap_agrees_with_its_shadow(settings, built):
-    words = built.words("tests/fuzz_shadow")
-    require_all_held(built.run(words, **ON_HZ, **SHADOW, **settings))
+    built.holds("fuzz_shadow", **SHADOW, **settings)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("built", "program", "which"), THREADED, indirect=["built"])
 def test_threads_and_forks_hold(program, which, built):
-    words = [*built.words(f"tests/{program}"), which]
-    forks = "5" if built.is_emulated else "20"
-    require_all_held(built.run(words, **ON_HZ, TEST_FORKS=forks))
+    built.holds(program, which, TEST_FORKS="5" if built.is_emulated else "20")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("which", ["mark in its top byte", "a realloc after free", "a global"])
 def test_a_wrong_free_ends_the_program(which, built):
-    require_all_held(built.run(built.words("tests/offences"), **ON_HZ, TEST_ACT=which))
+    built.holds("offences", TEST_ACT=which)
 
 
 # --- AArch64 --------------------------------------------------------------------------------------
@@ -190,24 +186,21 @@ def test_a_wrong_free_ends_the_program(which, built):
 @pytest.mark.parametrize("program", ["fuzz_shadow", "api"])
 def test_larger_pages_of_the_kernel_will_do(program, page_bytes, aarch64):
     """In one thread: with more, qemu 7.2 crashes at such pages under any malloc."""
-    words = aarch64.words(f"tests/{program}", "-p", str(page_bytes))
-    alone = {"TEST_THREADS": "1", "TEST_CALLS": "0"}
-    require_all_held(aarch64.run(words, **ON_HZ, **SHADOW, **alone))
+    pages = ["-p", str(page_bytes)]
+    aarch64.holds(program, options=pages, **SHADOW, TEST_THREADS="1", TEST_CALLS="0")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cpu", ["cortex-a53", "max"])
 def test_the_first_armv8_will_do_and_the_latest_too(cpu, aarch64):
     """The first has no atomic instructions but exclusive loads and stores."""
-    words = aarch64.words("tests/fuzz_shadow", "-cpu", cpu)
-    require_all_held(aarch64.run(words, **ON_HZ, **SHADOW, **SMALL_CACHES))
+    aarch64.holds("fuzz_shadow", options=["-cpu", cpu], **SHADOW, **SMALL_CACHES)
 
 
 @pytest.mark.slow
 def test_hz_finds_a_place_where_addresses_have_39_bits(aarch64):
     """Here without the limit of addresses; the emulator puts the stack below 2^39."""
-    words = aarch64.words("tests/fuzz_shadow")
-    require_all_held(aarch64.run(words, is_limited=False, **ON_HZ, **SHADOW))
+    aarch64.holds("fuzz_shadow", is_limited=False, **SHADOW)
 
 
 # --- the measuring programs -----------------------------------------------------------------------
@@ -215,22 +208,17 @@ def test_hz_finds_a_place_where_addresses_have_39_bits(aarch64):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [LARSON, ("large", "--ops", "200")], ids=lambda words: words[0])
-def test_hz_bench_measures(words, built):
-    done = built.run([*built.words("bench/hz-bench"), *words])
-    result = json.loads(done.stdout)
-    assert result["allocator"]["name"] == "hz" and result["ops"] > 0 and result["seconds"] > 0
-
-
-@pytest.mark.slow
-def test_hz_launch_proves_the_allocator(built):
+def test_hz_bench_measures_and_hz_launch_proves_the_allocator(words, built):
     program = built.folder / "bench-on-hz"  # what exec cannot start by itself is emulated so
     program.write_text(f'#!/bin/sh\nexec {" ".join(built.words("bench/hz-bench"))} "$@"\n')
     program.chmod(0o755)
     launch = built.words("bench/hz-launch", is_on_hz=False)
-    done = built.run([*launch, "--", str(program), *LARSON])
-    result = json.loads(done.stdout.splitlines()[-1])
-    assert (done.returncode, result["status"]) == (0, "ok"), done.stderr
-    assert result["allocator"]["name"] == "hz" and result["rss_peak_kb"] > 0
+    done = built.run([*launch, "--", str(program), *words])
+    assert done.returncode == 0, done.stderr
+    of_bench, of_launch = map(json.loads, done.stdout.splitlines())
+    assert of_bench["allocator"]["name"] == of_launch["allocator"]["name"] == "hz"
+    assert of_bench["ops"] > 0 and of_bench["seconds"] > 0
+    assert of_launch["status"] == "ok" and of_launch["rss_peak_kb"] > 0
 
 
 # ---- the first x86-64 ----------------------------------------------------------------------------
