@@ -34,6 +34,9 @@ SHIPPED = (
 )  # fmt: skip
 """What is installed: the targets of the core without its tests."""
 
+QUICK = {"CMAKE_BUILD_TYPE": "Quick", "HZ_WERROR": "ON"}
+"""Definitions of a build whose speed does not matter: it is not optimized."""
+
 OPTIONAL = {
     "git": ("git", "bin/git"),
     "hyperfine": ("hyperfine", "bin/hyperfine"),

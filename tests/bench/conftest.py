@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import finished
+from tests.conftest import QUICK, finished
 
 from .traces import KINDS
 
 DEADLINE_S = 120
-QUICK = {"HZ_WERROR": "ON", "CMAKE_C_FLAGS_RELEASE": "-O1"}
-"""A build whose speed does not matter."""
 LIBRARIES = {
     "jemalloc": "libjemalloc.so.2",
     "mimalloc": "libmimalloc.so.2",

@@ -11,9 +11,9 @@ import pytest
 from tests.conftest import finished
 
 SANITIZED = {
-    "CMAKE_C_FLAGS": "-fsanitize=address,undefined -fno-sanitize-recover=all "
+    "CMAKE_BUILD_TYPE": "Quick",
+    "CMAKE_C_FLAGS": "-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all "
     "-fno-omit-frame-pointer",
-    "CMAKE_C_FLAGS_RELEASE": "-O1 -g",
 }
 SHIPPED = {"HZ_WERROR": "ON"}
 MORE = int(os.environ.get("TEST_MORE", "1"))

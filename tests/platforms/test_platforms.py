@@ -20,7 +20,7 @@ from collections import Counter
 from typing import NamedTuple
 
 import pytest
-from tests.conftest import finished
+from tests.conftest import QUICK, finished
 
 # The emulator keeps a record of each page that a process maps, and hz looks for a place of 8 GiB or
 # more when it starts: half a second, and hundreds of megabytes that every fork copies. Under this
@@ -104,8 +104,8 @@ def _built(platform, build_core, folders):
             f"{platform.name} was not tested: there is no {', '.join(missing)} "
             f"(apt-get install {platform.packages})"
         )
-    quick = {"HZ_WERROR": "ON", "HZ_BUILD_TESTS": "ON", "CMAKE_C_FLAGS_RELEASE": "-O1"}
-    build = build_core(targets=TARGETS, **quick, **platform.defines)
+    defines = {"HZ_BUILD_TESTS": "ON", "CMAKE_C_FLAGS": "-O1", **platform.defines}
+    build = build_core(targets=TARGETS, **QUICK, **defines)
     return Built(platform, build, folders.mktemp("platform"))
 
 

@@ -14,6 +14,7 @@ import re
 import shutil
 
 import pytest
+from tests.conftest import QUICK
 
 from hztune import export, params, process, profile
 from hztune.errors import UsageError
@@ -112,7 +113,7 @@ def test_the_library_says_its_defaults_and_heeds_the_environment(core_build):
 def test_a_row_comes_from_the_table_alone(grown, build_core, header):
     own = grown / "hz_config.h"
     own.write_text(header.read_text() + f"\n#define HZ_CONFIG_{NAME.upper()} 8\n")
-    built = build_core(source=grown, targets=["hz_shared"], HZ_CONFIG_HEADER=str(own))
+    built = build_core(source=grown, targets=["hz_shared"], HZ_CONFIG_HEADER=str(own), **QUICK)
     library = built / "libhz.so"
     assert confirmed(library) == {**CHANGED, NAME: 8}
     back = params.environment(params.defaults())
@@ -124,12 +125,12 @@ def test_a_row_comes_from_the_table_alone(grown, build_core, header):
 @pytest.mark.slow
 def test_no_header_without_the_row_builds(grown, build_core, header):
     with pytest.raises(RuntimeError, match=f"HZ_CONFIG_{NAME.upper()}"):
-        build_core(source=grown, targets=["hz_shared"], HZ_CONFIG_HEADER=str(header))
+        build_core(source=grown, targets=["hz_shared"], HZ_CONFIG_HEADER=str(header), **QUICK)
 
 
 @pytest.mark.slow
 def test_a_frozen_library_refuses_each_variable(build_core, header):
-    defines = {"HZ_CONFIG_HEADER": str(header), "HZ_FROZEN": "ON", "HZ_WERROR": "ON"}
+    defines = {"HZ_CONFIG_HEADER": str(header), "HZ_FROZEN": "ON", **QUICK}
     library = build_core(targets=["hz_shared"], **defines) / "libhz.so"
     said = json.loads(told(library).stderr.removeprefix("HZ_CONFIRM "))
     assert (said["config"], said["frozen"]) == (CHANGED, True)
