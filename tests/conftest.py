@@ -14,6 +14,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import count
@@ -81,6 +82,14 @@ def finished(
     )
 
 
+def until(holds: Callable[[], Any], deadline_s: float = RUN_DEADLINE_S) -> Any:
+    """What `holds` gives as soon as it is true; what it gave last where it is not in time."""
+    deadline = time.monotonic() + deadline_s
+    while not (found := holds()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return found
+
+
 def pytest_sessionstart() -> None:
     """Stops where the installed hztune has another table of parameters than this tree."""
     installed = artifacts.include_dir() / "hz" / "params.def"
@@ -143,6 +152,12 @@ def state_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 def root() -> Path:
     """The checkout."""
     return ROOT
+
+
+@pytest.fixture(scope="session")
+def plain_environment() -> dict[str, str]:
+    """The environment without anything that would configure hz or load an allocator."""
+    return {k: v for k, v in os.environ.items() if not k.startswith("HZ_") and k != "LD_PRELOAD"}
 
 
 @pytest.fixture(scope="session")

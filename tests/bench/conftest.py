@@ -6,7 +6,6 @@ import json
 import os
 import struct
 import subprocess
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,16 +61,6 @@ class Programs:
 def of(events: list[Event], kind: str, arm: str | None = None) -> list[Event]:
     """The events of a kind, of all arms or of one."""
     return [e for e in events if e["event"] == kind and arm in (None, e.get("arm"))]
-
-
-def until(holds: Callable[[], bool]) -> bool:
-    """Whether something becomes true within the deadline."""
-    deadline = time.monotonic() + DEADLINE_S
-    while time.monotonic() < deadline:
-        if holds():
-            return True
-        time.sleep(0.01)
-    return False
 
 
 def gone(pid: int) -> bool:

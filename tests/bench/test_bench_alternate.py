@@ -11,10 +11,11 @@ import time
 from contextlib import ExitStack, contextmanager
 
 import pytest
+from tests.conftest import until
 
 from hztune.measure.scope import freezer
 
-from .conftest import DEADLINE_S, gone, of, read_event, state_of, until
+from .conftest import DEADLINE_S, gone, of, read_event, state_of
 
 SPIN = "import time\nend = time.process_time() + {seconds}\nwhile time.process_time() < end: pass"
 

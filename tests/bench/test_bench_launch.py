@@ -11,8 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.conftest import until
 
-from .conftest import DEADLINE_S, LIBRARIES, gone, run, until
+from .conftest import DEADLINE_S, LIBRARIES, gone, run
 
 ESCAPEE = "import os,sys,time\nif os.fork(): {parent}\nos.setsid()\nif os.fork(): os._exit(0)\n" \
     "open(sys.argv[1], 'w').write(str(os.getpid()))\ntime.sleep(600)"  # fmt: skip

@@ -9,8 +9,9 @@ import subprocess
 from itertools import pairwise
 
 import pytest
+from tests.conftest import until
 
-from .conftest import DEADLINE_S, LIBRARIES, Event, gone, of, read_event, state_of, until
+from .conftest import DEADLINE_S, LIBRARIES, Event, gone, of, read_event, state_of
 
 QUICK = ("--turn-ms", 10, "--skip-ms", 1, "--warmup-ms", 20, "--stall-ms", 1000)
 

@@ -19,12 +19,6 @@ def libhz(core_tests):
     return core_tests / "libhz.so"
 
 
-@pytest.fixture(scope="session")
-def plain_environment():
-    """The environment without anything that would configure hz or load an allocator."""
-    return {k: v for k, v in os.environ.items() if not k.startswith("HZ_") and k != "LD_PRELOAD"}
-
-
 @pytest.fixture
 def preload(libhz, plain_environment, tmp_path):
     """Runs a command on hz, in an empty directory: `preload("ls", "-l", HZ_STRICT="1")`."""

@@ -16,11 +16,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from tests.conftest import until
 
 from hztune.attach.channel import socket_of
 
 DEADLINE_S = 60
-PATIENCE_S = 20.0
 MIB = 1 << 20
 ANOTHER_USER = 12345
 EXIT = {"x86_64": 60, "aarch64": 93}  # the number of the system call
@@ -103,11 +103,7 @@ def ready(program):
 
 def await_address(pid):
     """The name of a process's socket and the key to it, as soon as it listens."""
-    end = time.monotonic() + PATIENCE_S
-    while (found := socket_of(pid)) is None:
-        assert time.monotonic() < end, "it does not listen"
-        time.sleep(0.01)
-    return found
+    return until(lambda: socket_of(pid)) or pytest.fail("it does not listen")
 
 
 @contextmanager
@@ -215,12 +211,13 @@ def test_a_child_of_a_fork_cannot_be_asked_and_its_parent_can(start):
 
 def await_decay(program, value):
     """Asks the program alone: a request would have the thread look at its lease."""
-    end, found = time.monotonic() + PATIENCE_S, None
-    while found != str(value):
-        assert time.monotonic() < end, f"decay_ms does not become {value}"
+
+    def told():
         program.stdin.write("\n")
         program.stdin.flush()
-        found = line(program)
+        return line(program)
+
+    assert until(lambda: told() == str(value)), f"decay_ms does not become {value}"
 
 
 def test_a_lease_is_renewed_by_its_governor_alone_and_gives_back_what_it_set(start):

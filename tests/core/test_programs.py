@@ -9,6 +9,7 @@ import os
 import shutil
 
 import pytest
+from tests.bench.conftest import LIBRARIES
 
 PYTHON = """
 import json, pickle, re, threading, collections, zlib
@@ -99,12 +100,7 @@ def test_a_program_prints_and_ends_as_on_the_c_library(words, step, preload, tmp
 # ---- RTLD_DEEPBIND, which PHP's extensions are loaded with ---------------------------------------
 
 
-OTHERS = {
-    "hz": "libhz.so",
-    "jemalloc": "libjemalloc.so.2",
-    "mimalloc": "libmimalloc.so.2",
-    "tcmalloc": "libtcmalloc_minimal.so.4",
-}
+ALLOCATORS = {"hz": "libhz.so", **LIBRARIES}
 PLAIN = {"USE_ZEND_ALLOC": "0"}
 """PHP's blocks are malloc's own, all of them."""
 
@@ -121,10 +117,10 @@ echo ' ', FFI::cdef('size_t strlen(const char *);')->strlen('four'), ' ', posix_
 """
 
 
-@pytest.fixture(params=OTHERS)
+@pytest.fixture(params=ALLOCATORS)
 def under(request, libhz):
     """The variables that put a program under an allocator, whose library they name."""
-    soname = OTHERS[request.param]
+    soname = ALLOCATORS[request.param]
     others = f"{soname}:{libhz.with_name('libhz-deepbind.so')}"
     return {"LD_PRELOAD": str(libhz) if soname == libhz.name else others, "TEST_ALLOCATOR": soname}
 

@@ -29,14 +29,13 @@ HOLDS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("target", "defines", "mutations"), HOLDS.values(), ids=HOLDS)
-def test_whatever_is_read(target, defines, mutations, build_core, root):
+def test_whatever_is_read(target, defines, mutations, build_core, plain_environment, root):
     name = f"fuzz_{target}"
     made = build_core(targets=[name], HZ_BUILD_TESTS="ON", **defines)
     inputs = sorted((root / "tests/fuzz/corpus" / target).iterdir())
-    plain = {k: v for k, v in os.environ.items() if not k.startswith("HZ_") and k != "LD_PRELOAD"}
     done = finished(
         [made / "fuzz" / name, "--seed", SEED, "--mutate", mutations * MORE, *inputs],
         300 * MORE,
-        env={**plain, "ASAN_OPTIONS": "abort_on_error=1:detect_leaks=0"},
+        env={**plain_environment, "ASAN_OPTIONS": "abort_on_error=1:detect_leaks=0"},
     )
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]

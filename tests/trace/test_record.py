@@ -7,12 +7,12 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.conftest import until
 
 BLOCK = "4321"
 ROUNDS = int(os.environ.get("TEST_MORE", "1"))
@@ -30,10 +30,7 @@ def blocks_of(recorder, path):
 
 def await_file(path, least_bytes=1):
     """Waits until a file is there and holds something."""
-    deadline = time.monotonic() + WAIT_S
-    while not (path.exists() and path.stat().st_size >= least_bytes):
-        assert time.monotonic() < deadline, f"{path} did not appear"
-        time.sleep(0.01)
+    assert until(lambda: path.exists() and path.stat().st_size >= least_bytes), path
 
 
 def what_it_is(path):

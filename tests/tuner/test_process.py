@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.conftest import until
 
 from hztune import process
 from hztune.errors import HztuneError, OutOfTime, UsageError
@@ -174,11 +175,7 @@ def test_when_the_tuner_is_killed_its_child_dies(tmp_path):
     assert len(processes_naming(word)) == 2  # the tuner itself names it, too
     tuner.kill()
     tuner.communicate()
-    for _ in range(1000):
-        if not processes_naming(word):
-            break
-        time.sleep(0.01)
-    assert processes_naming(word) == []
+    assert until(lambda: not processes_naming(word))
 
 
 BRIEF = {

