@@ -11,6 +11,8 @@ import pytest
 from scale.noted import LOCK_NAMES
 from tests.conftest import ROOT, built
 
+from .conftest import variables_of
+
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="shadow stacks are x86-64's")
 def test_a_process_that_loads_any_of_the_libraries_may_keep_its_shadow_stack(core_build):
@@ -74,17 +76,9 @@ def wrapper(libhz, tmp_path_factory):
 @pytest.mark.parametrize("is_first", [True, False], ids=["wrapper first", "hz first"])
 def test_every_function_that_hz_calls_may_allocate(is_first, wrapper, libhz, holds):
     both = (wrapper, libhz) if is_first else (libhz, wrapper)
-    settings = {
-        "LD_PRELOAD": ":".join(map(str, both)),
-        "HZ_CONFIRM": "1",
-        "HZ_CONTROL": "1",
-        "HZ_STATS": "stats",
-        "HZ_MAGAZINE_CAP": "7",
-        "HZ_REST_MS": "20",
-        "HZ_DECAY_MS": "4",
-    }
+    settings = variables_of("CONFIRM=1 CONTROL=1 STATS=stats MAGAZINE_CAP=7 REST_MS=20 DECAY_MS=4")
     check = "what a burst left goes back while the threads rest"
-    done = holds("rest", check, **settings)
+    done = holds("rest", check, **settings, LD_PRELOAD=":".join(map(str, both)))
     assert done.stderr.count("HZ_CONFIRM {") == 1
     assert done.stderr.count("hz: HZ_MAGAZINE_CAP: ") == 1
 
@@ -117,13 +111,8 @@ def test_no_lock_is_held_across_a_system_call_on_the_way_of_a_block(
 ):
     ledger = built(ROOT / "experiments/scale/ledger", {"HZ_WERROR": "ON"}, ["hz_ledger"])
     noted = tmp_path / "noted.json"
-    variables = {
-        "HZ_SHARDS": "4",
-        "HZ_DECAY_MS": "1",
-        "HZ_STRICT": "1",
-        "HZ_LEDGER": str(noted),
-        "LD_PRELOAD": str(ledger / "libhz-ledger.so"),
-    }
+    library = {"HZ_LEDGER": str(noted), "LD_PRELOAD": str(ledger / "libhz-ledger.so")}
+    variables = {**variables_of("SHARDS=4 DECAY_MS=1 STRICT=1"), **library}
     for workload in ("mstress", "large"):
         subprocess.run(
             [core_build / "bench" / "hz-bench", workload, "--threads", "8", "--ops", "100000"],

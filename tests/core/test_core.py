@@ -10,6 +10,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from .conftest import variables_of
+
 # Values for the fuzzer: the default, and others that meet the slow paths more often. Any two of
 # them go together.
 VALUES = """
@@ -37,12 +39,6 @@ THP off on never adaptive
 PREFAULT off on
 """
 
-# The smallest of everything: each of these alone would be refused beside the others' defaults.
-TIGHT = (
-    "MAGAZINE_CAP=8 REFILL_BATCH=8 FLUSH_BATCH=4 MAGAZINE_BYTES=4096 REMOTE_RING_SIZE=64 "
-    "DEPOT_SLOTS=1 SPAN_CACHE=0 DECAY_MS=0"
-)
-
 
 def pairwise(values):
     """Few configurations that try every two settings together: the best of many draws, repeated."""
@@ -57,12 +53,6 @@ def pairwise(values):
         wanted -= set(combinations(best.items(), 2))
         chosen.append(" ".join(f"{k}={v}" for k, v in best.items()))
     return chosen
-
-
-def variables_of(settings):
-    """Of `SHARDS=4 TEST_NODES=3`, where TIGHT stands for its settings."""
-    read = dict(each.split("=") for each in settings.replace("TIGHT", TIGHT).split())
-    return {k if k.startswith("TEST_") else f"HZ_{k}": v for k, v in read.items()}
 
 
 # The programs, whose checks say what holds, and the settings under which each of them runs. With

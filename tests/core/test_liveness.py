@@ -18,6 +18,8 @@ import sys
 import pytest
 from tests.conftest import ROOT, finished
 
+from .conftest import variables_of
+
 # Of each claim: the parameter and what it does; the script, the quantity in names that the program
 # prints, and the settings beside; what the quantity is under which value. A parameter that acts at
 # a second place, in a way of its own, has a second claim.
@@ -173,17 +175,6 @@ prefault decides whether the pages of every new span are populated at once
 take 4000 64 | populated_bytes |
 {'off': 0, 'on': 262144}
 """
-SHORT = {
-    "WIDE": "MAGAZINE_GROWTH=full MAGAZINE_CAP=1024",
-    "WORTH_IT": "MAGAZINE_GROWTH=batch MAGAZINE_CAP=1024 GROWTH_RENT=65536",
-}
-
-
-def variables_of(settings):
-    """Of `SHARDS=4`, where the words of SHORT stand for their settings."""
-    for short, long in SHORT.items():
-        settings = settings.replace(short, long)
-    return dict(f"HZ_{each}".split("=") for each in settings.split())
 
 
 def read(text):

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import pytest
 from tests.conftest import QUICK, finished
+from tests.core.conftest import variables_of
 
 # The emulator keeps a record of each page that a process maps, and hz looks for a place of 8 GiB or
 # more when it starts: half a second, and hundreds of megabytes that every fork copies. Under this
@@ -127,17 +128,7 @@ def built(request):
 
 # --- what holds on each ---------------------------------------------------------------------------
 
-SMALL_CACHES = {
-    "HZ_SHARDS": "4",
-    "HZ_MAGAZINE_CAP": "8",
-    "HZ_REFILL_BATCH": "4",
-    "HZ_FLUSH_BATCH": "4",
-    "HZ_REMOTE_RING_SIZE": "64",
-    "HZ_DEPOT_LOCK": "lockfree",
-    "HZ_SPAN_CACHE": "0",
-    "HZ_DECAY_MS": "0",
-    "HZ_MAX_DIRTY_BYTES": "0",
-}
+SMALL_CACHES = variables_of("TIGHT SHARDS=4 DEPOT_LOCK=lockfree MAX_DIRTY_BYTES=0")
 SETTINGS = {"the defaults": {}, "small caches": SMALL_CACHES, "full": {"HZ_HARDENING": "full"}}
 SHADOW = {"TEST_STEPS": "1500", "TEST_ROUNDS": "2", "HZ_STRICT": "1"}
 LARSON = ("larson", "--threads", "2", "--ops", "5000", "--slots", "100")
