@@ -142,8 +142,7 @@ def test_there_is_no_report_of(words, sanitizer, settings, build_core, holds):
     made = build_core(
         targets=["fuzz_shadow_linked", "changing"],
         HZ_BUILD_TESTS="ON",
-        CMAKE_BUILD_TYPE="Quick",
-        CMAKE_C_FLAGS=f"-O1 -g {sanitizer} -fno-sanitize-recover=all -fno-omit-frame-pointer",
+        CMAKE_C_FLAGS=f"{sanitizer} -fno-sanitize-recover=all -fno-omit-frame-pointer",
     )
     short = {"LD_PRELOAD": "", "TEST_STEPS": "3000", "TEST_ROUNDS": "3"}
     holds(made / "tests" / words[0], *words[1:], **short, **variables_of(settings))

@@ -11,8 +11,7 @@ import pytest
 from tests.conftest import finished
 
 SANITIZED = {
-    "CMAKE_BUILD_TYPE": "Quick",
-    "CMAKE_C_FLAGS": "-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all "
+    "CMAKE_C_FLAGS": "-fsanitize=address,undefined -fno-sanitize-recover=all "
     "-fno-omit-frame-pointer",
 }
 SHIPPED = {"HZ_WERROR": "ON"}
