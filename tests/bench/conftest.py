@@ -48,8 +48,7 @@ class Programs:
         """The JSON of a run of hz-bench that must succeed."""
         done = self.bench(*words, **variables)
         assert done.returncode == 0, done.stderr
-        result: dict[str, Any] = json.loads(done.stdout)
-        return result
+        return json.loads(done.stdout)
 
     def events(self, *words: object, **variables: str) -> list[Event]:
         """What hz-turns tells of a run that must succeed."""

@@ -74,8 +74,7 @@ class Recorder:
 
     def info(self, path: str | Path) -> dict[str, Any]:
         """What is in a trace."""
-        told: dict[str, Any] = json.loads(self.trace("info", path).stdout)
-        return told
+        return json.loads(self.trace("info", path).stdout)
 
     def lines(self, path: str | Path) -> list[list[str]]:
         """A trace as plain text, a list of words a line, without thread and time."""
