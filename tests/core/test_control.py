@@ -1,5 +1,6 @@
 """What other processes may ask of one that was started with HZ_CONTROL=1, and what it costs."""
 
+import contextlib
 import json
 import os
 import platform
