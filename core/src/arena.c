@@ -100,13 +100,6 @@ static void lay_out(uintptr_t place, uintptr_t place_bytes)
     arena.pages -= arena.first_number;
 }
 
-/* Whether the remainder of an address that shares an entry with a page, but lies far away, is above
- * all addresses up to `end`: FAR in block.h. */
-static bool is_far_above(uintptr_t end)
-{
-    return HZ_REMAINDER_FAR(arena.entries << HZ_PAGE_SHIFT) >= end;
-}
-
 /* Takes a place in which nothing is mapped; a sanitizer maps some terabytes. The last page of the
  * highest place is above all that a process may map, so the system is not asked about last pages.
  * Page 0 has a random number in the first half of the entries. The place's first page is not used,
@@ -115,7 +108,8 @@ static bool settle(uintptr_t place, uintptr_t place_bytes, uint64_t random)
 {
     const size_t bytes = arena.entries * sizeof(hz_page_entry);
     if (arena.entries > place_bytes >> HZ_PAGE_SHIFT) return false; /* they fill their table */
-    if (!is_far_above(place + place_bytes)) return false;
+    /* the remainder of an address that shares an entry with a page must be above: FAR in block.h */
+    if (HZ_REMAINDER_FAR(arena.entries << HZ_PAGE_SHIFT) < place + place_bytes) return false;
     if (!hz_os_is_unmapped((void *)place, place_bytes - HZ_PAGE_BYTES)) return false;
     arena.first_number = HZ_HUGE_PAGES * (1 + random % (arena.entries / HZ_HUGE_PAGES / 2));
     lay_out(place, place_bytes);

@@ -63,14 +63,6 @@ static void add_stats(hz_text *answer)
     answer->length += hz_stats_json(left > 0 ? answer->start + answer->length : NULL, left);
 }
 
-/* Where all blocks lie, so that the one that asks can have the kernel count what is resident there.
- */
-static void add_arena(hz_text *answer)
-{
-    hz_text_add(answer, ",\"arena\":{\"first\":%" PRIuPTR ",\"bytes\":%zu}", hz_map.base,
-                hz_arena_used_pages() << HZ_PAGE_SHIFT);
-}
-
 static void add_levers(hz_text *answer)
 {
     char value[LEVER_BYTES];
@@ -85,7 +77,9 @@ static void answer_stats(hz_text *answer)
 {
     hz_serve_begin(answer, "hz");
     add_stats(answer);
-    add_arena(answer);
+    /* where all blocks lie, so that the one that asks can have the kernel count what is resident */
+    hz_text_add(answer, ",\"arena\":{\"first\":%" PRIuPTR ",\"bytes\":%zu}", hz_map.base,
+                hz_arena_used_pages() << HZ_PAGE_SHIFT);
     add_threads(answer);
     hz_text_add(answer, ",\"rest_worker\":%s", hz_rest_has_thread() ? "true" : "false");
     add_levers(answer);
@@ -112,12 +106,6 @@ static void answer_trim(hz_text *answer)
 
 /* ---- set ------------------------------------------------------------------------------------ */
 
-/* What is due under the new values goes now, and does not wait for the program's next call. */
-static void let_it_decay(void)
-{
-    for (uint32_t part = 0; part < DECAY_PARTS_MOST && hz_decay(); part++) continue;
-}
-
 static const char *set_together(const hz_setting *settings, size_t count, char *sentence,
                                 size_t size)
 {
@@ -126,8 +114,10 @@ static const char *set_together(const hz_setting *settings, size_t count, char *
         [HZ_SET_UNFIT] = "unfit",     [HZ_SET_NOT_RUNNING] = "memory",
     };
     const hz_set_status status = hz_set_all(settings, count, sentence, size);
-    if (status == HZ_SET_DONE) let_it_decay();
-    return status == HZ_SET_DONE ? NULL : kinds[status];
+    if (status != HZ_SET_DONE) return kinds[status];
+    /* What is due under the new values goes now, and does not wait for the program's next call. */
+    for (uint32_t part = 0; part < DECAY_PARTS_MOST && hz_decay(); part++) continue;
+    return NULL;
 }
 
 /* ---- all ------------------------------------------------------------------------------------ */

@@ -187,11 +187,6 @@ static void heap_use(hz_heap *heap)
     hz_rows_away = is_every_free_read() ? (char *)heap->rows - (char *)rows_none : 0;
 }
 
-static bool heap_fill(hz_heap *heap)
-{
-    return hz_free_make(heap) && hz_quarantine_make(heap);
-}
-
 /* The lock is held. */
 static void count_by(_Atomic uint32_t *count, int32_t by)
 {
@@ -202,7 +197,7 @@ static void count_by(_Atomic uint32_t *count, int32_t by)
 static hz_heap *heap_make(uint32_t shard)
 {
     hz_heap *heap = heap_place(shard);
-    if (heap == NULL || !heap_fill(heap)) return NULL;
+    if (heap == NULL || !hz_free_make(heap) || !hz_quarantine_make(heap)) return NULL;
     hz_lock_take(&heaps.lock);
     heap->next = hz_atomic_peek(&heaps.all);
     hz_atomic_put(&heaps.all, heap);

@@ -46,11 +46,6 @@ static size_t slots_for(uint32_t blocks)
     return blocks + 2;
 }
 
-static uint32_t first_cap(uint32_t cap)
-{
-    return cap < FIRST_SLOTS ? cap : FIRST_SLOTS;
-}
-
 /* Slots of the second arrays of the classes below `class_`. */
 static size_t slots_below(uint32_t class_)
 {
@@ -63,7 +58,8 @@ static size_t slots_below(uint32_t class_)
 /* Of a magazine with its first array. */
 static size_t first_bytes(uint32_t class_)
 {
-    return sizeof(hz_magazine_cold) + slots_for(first_cap(cap_for(class_))) * sizeof(void *);
+    const uint32_t cap = cap_for(class_), first_cap = cap < FIRST_SLOTS ? cap : FIRST_SLOTS;
+    return sizeof(hz_magazine_cold) + slots_for(first_cap) * sizeof(void *);
 }
 
 /* Before and behind the second arrays. As it is longer than any array, no thread that searches for

@@ -88,18 +88,13 @@ bool hz_run_purge(size_t first, size_t pages)
 
 /* ---- moving --------------------------------------------------------------------------------- */
 
-static bool is_one_mapping(size_t first, size_t pages)
-{
-    return hz_os_is_one_mapping(hz_page_address(first), pages << HZ_PAGE_SHIFT);
-}
-
 /* How many pages from the first are one mapping, at most `pages`; 0: not even one is. After a fork
  * the kernel does not join new pages with older ones. */
 static size_t mapping_length(size_t first, size_t pages)
 {
     size_t length = 0, too_long = pages + 1;
     for (size_t tried = pages; too_long - length > 1; tried = length + (too_long - length) / 2) {
-        if (is_one_mapping(first, tried))
+        if (hz_os_is_one_mapping(hz_page_address(first), tried << HZ_PAGE_SHIFT))
             length = tried;
         else
             too_long = tried;

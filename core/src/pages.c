@@ -456,17 +456,13 @@ static size_t align_up(const hz_page_info *run, size_t align)
     return ((base_page + hz_info_page(run) + align - 1) & ~(align - 1)) - base_page;
 }
 
-static bool is_usable(const hz_page_info *run, size_t pages, size_t align)
-{
-    return run->state != HZ_RUN_CLEAN || hz_arena_reuse(align_up(run, align), pages);
-}
-
 /* A free run of which `pages` pages can be used, aligned. */
 static hz_page_info *find_usable(size_t pages, size_t align, uint32_t node, run_taste taste)
 {
     hz_page_info *run = run_find(pages + align - 1, node, taste);
     if (run == NULL) run = find_more(pages + align - 1, node, taste);
-    if (run == NULL || is_usable(run, pages, align)) return run;
+    if (run == NULL || run->state != HZ_RUN_CLEAN) return run;
+    if (hz_arena_reuse(align_up(run, align), pages)) return run;
     return find_anywhere(pages + align - 1, node);
 }
 

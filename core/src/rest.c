@@ -101,12 +101,6 @@ static bool sleep_for(uint32_t ms)
     return hz_atomic_peek(&hz_rest.word) == word && passed_ms <= 2 * ms + SLACK_MS;
 }
 
-static void sleep_for_good(void)
-{
-    while (hz_atomic_peek(&hz_rest.word) == HZ_REST_SLEEPS)
-        hz_os_sleep_while(&hz_rest.word, HZ_REST_SLEEPS);
-}
-
 /* ---- the background thread ------------------------------------------------------------------ */
 
 /* Whether only main is left. Threads that never had a heap end uncounted, so that the background
@@ -203,7 +197,8 @@ static void *rest_run(void *unused)
         const look before = look_now();
         const bool is_done = return_all();
         if (is_done ? end_if_single() : end_if_alone_again(before, &alone)) break;
-        if (is_done) sleep_for_good();
+        while (is_done && hz_atomic_peek(&hz_rest.word) == HZ_REST_SLEEPS)
+            hz_os_sleep_while(&hz_rest.word, HZ_REST_SLEEPS);
         (void)word_replace(HZ_REST_SLEEPS, HZ_REST_WATCHES);
     }
     return unused;

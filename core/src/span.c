@@ -102,12 +102,6 @@ static void bin_move(hz_bin *bin, hz_page_info *span, hz_span_listing listing)
     if (listing != HZ_SPAN_UNLISTED) bin_insert(bin, span, listing);
 }
 
-/* A span with blocks to give, if possible one that is not empty; NULL: there is none. */
-static hz_page_info *bin_first(const hz_bin *bin)
-{
-    return bin->spans != NULL ? bin->spans : bin->kept;
-}
-
 static bool span_is_empty(const hz_page_info *span)
 {
     return span->free_count == span->cut;
@@ -375,7 +369,7 @@ size_t hz_span_take(uint32_t shard, uint32_t class_, void **out, size_t want, hz
     while (got < want) {
         /* A part is enough: a new span or a lease is needed only when there is nothing. */
         bool is_needed = got == 0 && (lease == NULL || lease->blocks == 0);
-        hz_page_info *span = bin_first(bin);
+        hz_page_info *span = bin->spans != NULL ? bin->spans : bin->kept;
         if (span == NULL && is_needed) span = make_unlocked(bin, shard, class_);
         if (span == NULL || (lease != NULL && !is_needed && span->free_count == 0)) break;
         size_t part = span_give_out(bin, span, out + got, want - got, lease);

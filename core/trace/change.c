@@ -21,18 +21,13 @@ static void resolve_next(hz_resolver *resolver, const hz_ordered *next)
     hz_resolve_call(resolver, &call);
 }
 
-static void take_names(const hz_trace *trace, hz_resolver *resolver)
-{
-    for (uint32_t i = 0; i < trace->header->thread_count; i++)
-        memcpy(hz_resolver_actor(resolver, i)->name, trace->threads[i].name, HZ_TRACE_NAME_BYTES);
-}
-
 void hz_resolve_trace(const hz_trace *trace, hz_resolver *resolver)
 {
     hz_ordered next;
     hz_walk *walk = hz_walk_make(trace);
     while (hz_walk_next(walk, &next)) resolve_next(resolver, &next);
-    take_names(trace, resolver);
+    for (uint32_t i = 0; i < trace->header->thread_count; i++)
+        memcpy(hz_resolver_actor(resolver, i)->name, trace->threads[i].name, HZ_TRACE_NAME_BYTES);
     hz_resolver_finish(resolver);
 }
 

@@ -119,12 +119,6 @@ static bool turn_page(source *from)
     return follows;
 }
 
-/* An end comes before an allocation of the same moment: that may be of the same address. */
-static unsigned rank_of(unsigned kind)
-{
-    return hz_trace_ends((hz_trace_kind)kind) || kind == HZ_LOG_MOVING ? 0 : 1;
-}
-
 static void unpack(source *from, uint64_t head, uint64_t size)
 {
     hz_call *event = &from->event;
@@ -133,7 +127,8 @@ static void unpack(source *from, uint64_t head, uint64_t size)
     const bool is_aligned = hz_log_is_aligned(event->kind);
     event->align_shift = is_aligned ? (uint8_t)hz_trace_bits(size, 0, HZ_LOG_ALIGN_BITS) : 0;
     event->size = is_aligned ? size >> HZ_LOG_ALIGN_BITS : size;
-    from->rank = rank_of(event->kind);
+    /* An end comes before an allocation of the same moment: that may be of the same address. */
+    from->rank = !hz_trace_ends((hz_trace_kind)event->kind) && event->kind != HZ_LOG_MOVING;
 }
 
 /* Reads the next event; false at the end of what is whole. */
@@ -200,12 +195,6 @@ static void sink(merge *m, uint32_t at)
         m->heap[at] = other;
         at = first;
     }
-}
-
-static void advance_first(merge *m)
-{
-    if (!source_advance(&m->sources[m->heap[0]])) m->heap[0] = m->heap[--m->heap_count];
-    sink(m, 0);
 }
 
 /* Whether the first event ends a block which another event of the same moment may give. */
@@ -301,7 +290,8 @@ static void hear_all(merge *m)
             continue;
         }
         hear(m, thread);
-        advance_first(m);
+        if (!source_advance(&m->sources[m->heap[0]])) m->heap[0] = m->heap[--m->heap_count];
+        sink(m, 0);
     }
 }
 

@@ -179,12 +179,6 @@ static hz_bell *bell_find(pid_t pid)
     return found;
 }
 
-static void bell_ring(hz_bell *bell, const char *pool_path)
-{
-    (void)snprintf(bell->pool_path, sizeof bell->pool_path, "%s", pool_path);
-    atomic_fetch_add(&bell->rings, 1);
-}
-
 /* ---- signals -------------------------------------------------------------------------------- */
 
 /* What a terminal sends, the program has got, too; what was sent to this process alone, it gets. */
@@ -323,10 +317,12 @@ int main(int argc, char **argv)
     catch_signals();
     hz_drain_make_pool(&drain);
     hz_drain_open_log(&drain, r.log, r.is_woken);
-    if (r.is_woken)
-        bell_ring(r.bell, drain.pool_path);
-    else
+    if (r.is_woken) {
+        (void)snprintf(r.bell->pool_path, sizeof r.bell->pool_path, "%s", drain.pool_path);
+        atomic_fetch_add(&r.bell->rings, 1);
+    } else {
         start_program(&r, argv + program, drain.pool_path);
+    }
     drain.words = argv + program;
     drain.words_pid = r.is_woken ? 0 : r.pid;
     record_all(&r, &drain);
