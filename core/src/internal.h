@@ -214,17 +214,20 @@ hz_page_info *hz_pages_alloc(size_t pages, size_t align, uint32_t node, bool *ze
 void hz_pages_free(hz_page_info *run);
 /* The same for a run that reads as zero and is not resident. */
 void hz_pages_free_clean(hz_page_info *run);
-/* Pages of a huge page, of which the next calls get the rest; NULL: `node` has dirty pages, or
- * there are none, or `most` pages were taken in huge ones. */
-hz_page_info *hz_pages_alloc_huge(size_t pages, uint32_t node, size_t most);
-/* What is left of huge pages is dirty. */
-void hz_pages_end_huge(void);
 /* Grows or shrinks a run in place; false when it cannot grow. */
 bool hz_pages_resize(hz_page_info *run, size_t pages);
 /* Grows a run in place by whatever is free behind it, where there is no other memory. */
 bool hz_pages_grow_at_last(hz_page_info *run, size_t pages);
 /* Free pages that are resident; no lock is taken. */
 size_t hz_pages_dirty(void);
+/* ---- huge.c: huge pages ---------------------------------------------------------------------- */
+
+/* Pages of a huge page, of which the next calls get the rest; NULL: `node` has dirty pages, or
+ * there are none, or `most` pages were taken in huge ones. */
+hz_page_info *hz_pages_alloc_huge(size_t pages, uint32_t node, size_t most);
+/* What is left of huge pages is dirty. */
+void hz_pages_end_huge(void);
+
 /* ---- sweep.c: what leaves the page pool to be purged ----------------------------------------- */
 
 /* Takes the next run of up to `most` dirty pages that are old enough for the sweep. NULL: this part

@@ -167,7 +167,7 @@ def test_the_steps_of_the_documented_workflow_find_a_slower_build(core_build, ro
         return finished(words, cwd=clone, env=environment | given | changed).returncode
 
     assert [end(build), end(compare)] == [0, 4]
-    too_little = {"BASE": "sleep 0.4", "NEW": "sleep 0.4", "METRIC": ""}
+    too_little = {"BASE": "sleep 1", "NEW": "sleep 1", "METRIC": ""}
     assert end(compare, OUT="failed", UNDECIDED="fail", **too_little) == 6
     assert end(compare, STATUS="6") == 0, "by default it passes"
     assert summary.read_text().startswith("### NEW against BASE: ")

@@ -54,7 +54,7 @@ C_LEVELS = (
     frozenset({"depot.c"}),
     frozenset({"span.c"}),
     frozenset({"large.c"}),
-    frozenset({"purge.c"}),
+    frozenset({"purge.c", "huge.c"}),
     frozenset({"pages.c", "repair.c", "sweep.c"}),
     frozenset({"move.c", "freed.c"}),
     frozenset({"arena.c", "os_cgroup.c", "os_nodes.c", "os_linux.c"}),
