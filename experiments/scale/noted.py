@@ -40,6 +40,7 @@ LOCK_NAMES: Mapping[str, str] = {
     "heap.c: &heaps.lock": "heaps",
     "pages.c: &hz_page_pool.extending": "extension of the arena",
     "pages.c: &hz_page_pool.lock": "page pool",
+    "huge.c: &hz_page_pool.lock": "page pool",
     "sweep.c: &hz_page_pool.lock": "page pool",
     "purge.c: &purge.lock": "purge",
     "remote.c: &inbox->lock": "inbox",
