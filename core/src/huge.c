@@ -41,11 +41,11 @@ static void huge_add(uint32_t node)
     hz_lock_take(&hz_page_pool.lock);
     hz_plain_put(&hz_page_pool.asked, NULL);
     hz_page_pool.asker = 0;
+    hz_page_pool.huge_pages += HZ_HUGE_PAGES; /* also in vain: near a limit that takes long */
     if (run == NULL) return;
     huge_end(node);
     if (is_resident) {
         hz_page_pool.huge[node] = run;
-        hz_page_pool.huge_pages += HZ_HUGE_PAGES;
     } else {
         hz_run_list_dirty(hz_info_page(run), run->pages, node, hz_os_now_ms());
     }

@@ -110,7 +110,13 @@ static void rebuild(void)
 void hz_purging_end_lost(void)
 {
     const uintptr_t survivor = hz_page_pool.survivor;
+    const hz_page_info *lost = hz_page_pool.lost;
     if (survivor == 0) return;
+    if (lost != NULL) {
+        hz_page_pool.lost = NULL;
+        (void)hz_os_decline_huge_pages(hz_info_address(lost), (size_t)lost->pages << HZ_PAGE_SHIFT);
+        run_list_unknown(hz_info_page(lost), lost->pages);
+    }
     for (hz_page_info *run = hz_page_pool.purging, *next; run != NULL; run = next) {
         next = run->next;
         if (run->purger == survivor) continue;
@@ -121,18 +127,6 @@ void hz_purging_end_lost(void)
     hz_page_pool.survivor = 0;
 }
 
-/* A huge page that another thread was making resident is free. */
-static void end_lost_huge(void)
-{
-    hz_page_info *run = hz_page_pool.asked;
-    if (hz_page_pool.asker == hz_lock_me()) return;
-    hz_page_pool.asker = 0;
-    hz_page_pool.asked = NULL;
-    if (run == NULL) return;
-    (void)hz_os_decline_huge_pages(hz_info_address(run), (size_t)run->pages << HZ_PAGE_SHIFT);
-    run_list_unknown(hz_info_page(run), run->pages);
-}
-
 /* If the forking thread itself holds the lock, it was interrupted within the page pool and goes on
  * there: then the next sweep ends the purges of other threads. */
 void hz_pages_after_fork(void)
@@ -140,8 +134,12 @@ void hz_pages_after_fork(void)
     (void)hz_lock_inherit(&hz_page_pool.extending);
     if (hz_lock_inherit(&hz_page_pool.lock)) rebuild();
     hz_page_pool.survivor = hz_lock_me();
+    if (hz_page_pool.asker != hz_lock_me()) {
+        if (hz_page_pool.asked != NULL) hz_page_pool.lost = hz_page_pool.asked;
+        hz_page_pool.asked = NULL;
+        hz_page_pool.asker = 0;
+    }
     if (!hz_lock_try(&hz_page_pool.lock)) return;
-    end_lost_huge();
     hz_purging_end_lost();
     hz_lock_release(&hz_page_pool.lock);
 }
