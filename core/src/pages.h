@@ -29,7 +29,7 @@ typedef struct hz_page_pool_t {
     size_t huge_pages;   /* of all huge pages that were taken */
     uintptr_t asker;     /* the thread that is asking for one, see hz_lock_me; 0: none is */
     hz_page_info *asked; /* the one that it is making resident, or NULL */
-    hz_page_info *lost;  /* after a fork: the one that another thread was making resident, or NULL */
+    hz_page_info *lost;  /* after a fork: what another thread was making resident, or NULL */
     hz_page_info *huge[HZ_NODES_MAX]; /* what is left of a huge page, or NULL, by node */
     hz_run_lists dirty[HZ_NODES_MAX]; /* by node; last, as a machine seldom has more than one */
 } hz_page_pool_t;
