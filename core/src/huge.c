@@ -32,10 +32,10 @@ static hz_page_info *huge_cut(size_t pages, uint32_t node)
  * released while the system is asked. */
 static void huge_add(uint32_t node)
 {
-    bool is_resident;
+    bool zeroed, is_resident = false;
     hz_page_pool.asker = hz_lock_me();
     hz_lock_release(&hz_page_pool.lock);
-    hz_page_info *run = hz_pages_alloc(HZ_HUGE_PAGES, HZ_HUGE_PAGES, node, &is_resident);
+    hz_page_info *run = hz_pages_alloc(HZ_HUGE_PAGES, HZ_HUGE_PAGES, node, &zeroed);
     hz_plain_put(&hz_page_pool.asked, run);
     if (run != NULL) is_resident = hz_arena_touch_huge(hz_info_page(run));
     hz_lock_take(&hz_page_pool.lock);
@@ -44,11 +44,8 @@ static void huge_add(uint32_t node)
     hz_page_pool.huge_pages += HZ_HUGE_PAGES; /* also in vain: near a limit that takes long */
     if (run == NULL) return;
     huge_end(node);
-    if (is_resident) {
-        hz_page_pool.huge[node] = run;
-    } else {
-        hz_run_list_dirty(hz_info_page(run), run->pages, node, hz_os_now_ms());
-    }
+    hz_page_pool.huge[node] = run;
+    if (!is_resident) huge_end(node);
 }
 
 /* Of a huge page that goes back in part the kernel keeps the rest for long: so no more are taken in

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Six programs that nobody had looked at, beside the seven: makes their inputs in the folder $1 and
-# compares each for two minutes. Wants gawk, graphviz, xsltproc, tcl, git and gdb.
+# Makes the inputs of six programs in the folder $1, and compares hz and its seven peers on each for
+# two minutes. Nobody had looked at these programs before. Wants gawk, graphviz, xsltproc, tcl, git
+# and gdb.
 set -eu
 
 repository=$(git -C "$(dirname "$0")" rev-parse --show-toplevel)

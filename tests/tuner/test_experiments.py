@@ -77,7 +77,7 @@ name = "refills"
 arm = "sharded"
 of = "refills a flush"
 [[figure]]
-name = "who is not here"
+name = "what is not here"
 arm = "snmalloc"
 """
 README = "# Shards\n\n## Finding\n\nFour shards are\n1.25 times as fast.\n\nMore words.\n"
