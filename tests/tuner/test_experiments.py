@@ -422,7 +422,7 @@ assert RECORDINGS, f"{ENGINE} holds no recorded noise"
 STUDIES = 4
 
 
-def many(studies, numbers, sources=RECORDINGS, budget_s=120.0, gain=1.0):
+def many(studies, numbers, sources=RECORDINGS, budget_s=180.0, gain=1.0):
     """What studies came to, by the name of their noise."""
     told = (studies.study_number(n, sources, budget_s, gain, studies.WINNER) for n in numbers)
     return studies.added(told)

@@ -97,11 +97,11 @@ def test_a_resumed_study_has_used_the_time_that_its_runs_took(run_s, tmp_path):
     request = TuneRequest(program=Program(("true",)), budget_s=1000 * run_s, out=tmp_path)
     task, machine, run_ns = understand(request), Machine.here(), round(1e9 * run_s)
     with LocalStudy(tmp_path, task.identity, machine) as store:
-        for pair in range(45):
+        for pair in range(450):
             runs = [Turn(0, at, (2 * pair + at) * run_ns, run_ns, 1.0) for at in range(2)]
             outcomes = tuple(Outcome(Arm("none"), "ok", "", 1 / run_s, (run,)) for run in runs)
             tell(store, Block(pair, "aa", outcomes))
         executor = executor_of(request, machine, store)
         bench = _story(task, executor, store, Reporter(), lambda: False, None).bench
-    assert bench.budget.spent_s == pytest.approx(90 * run_s + task.judged_s)
+    assert bench.budget.spent_s == pytest.approx(900 * run_s + task.judged_s)
     assert bench.executor.cost(2, 1) == pytest.approx(2 * run_s)
