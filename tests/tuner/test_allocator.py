@@ -13,7 +13,7 @@ import pytest
 
 from hztune import allocator, artifacts, process
 from hztune.allocator import WrongConfiguration, probe
-from hztune.allocator.base import ALPHABET, tables
+from hztune.allocator.base import ALPHABET, read_table, tables
 from hztune.comparing import contenders
 from hztune.errors import UsageError
 from hztune.measure.launch import ending_fault
@@ -166,6 +166,14 @@ def test_an_installed_one_is_found_with_its_version_and_hash(name, find):
         assert re.fullmatch(r"\d+(\.\d+)+", installed.version)
     assert "LD_PRELOAD" in find(name).environment({})
     assert "LD_PRELOAD" not in find(name).environment({}, preload=False)
+
+
+def test_a_wrong_table_is_refused_by_the_name_of_its_file(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text("order = 1\n[[parameter]]\ndoc = 'a cache'\ndefault = 1\n")
+    words = f"^{re.escape(str(path))}: rows\\[0\\]: missing required field name$"
+    with pytest.raises(UsageError, match=words):
+        read_table(path)
 
 
 def test_an_allocator_that_cannot_be_used_is_listed_with_the_reason(monkeypatch):

@@ -306,7 +306,7 @@ def save(profile: Profile, path: Path) -> None:
 def dumps(profile: Profile) -> str:
     """The profile as JSON text, one line per value."""
     held = {"schema": SCHEMA, **to_builtins(profile), "env": profile.environment}
-    return schema.text_of(held)
+    return json.dumps(held, indent=2, allow_nan=False) + "\n"
 
 
 def parse(content: bytes) -> Profile:

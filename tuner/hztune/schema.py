@@ -5,7 +5,6 @@ msgspec decodes; what it refuses becomes one printable sentence that says where 
 
 from __future__ import annotations
 
-import json
 import re
 from datetime import datetime, timezone
 from typing import Annotated, Any, TypeVar
@@ -84,10 +83,6 @@ def judged(value: object, kind: type[_T]) -> _T:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         raise UsageError(_sentence(str(error), value)) from None
-
-
-def text_of(value: object) -> str:
-    return json.dumps(msgspec.to_builtins(value), indent=2, allow_nan=False) + "\n"
 
 
 def _sentence(said: str, value: Any) -> str:

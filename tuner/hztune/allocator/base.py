@@ -136,18 +136,21 @@ class Table(Schema, frozen=True, kw_only=True):
 
 @cache
 def tables() -> dict[str, Table]:
-    read = [_read(path) for path in Path(__file__).parent.glob("*.toml")]
+    read = [read_table(path) for path in Path(__file__).parent.glob("*.toml")]
     return {table.name: table for table in sorted(read, key=lambda table: table.order)}
 
 
-def _read(path: Path) -> Table:
+def read_table(path: Path) -> Table:
     said = read_toml(path, _MOST_BYTES)
     known: dict[str, dict[str, Any]] = {}
     rows = []
     for each in said.pop("parameter", ()):
-        known[each["name"]] = {**known.get(each["name"], {}), **each}
-        rows.append(known[each["name"]])
-    return judged({**said, "name": path.stem, "rows": rows}, Table)
+        rows.append(known.get(each.get("name", ""), {}) | each)
+        known[each.get("name", "")] = rows[-1]
+    try:
+        return judged({**said, "name": path.stem, "rows": rows}, Table)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
 
 
 @cache
