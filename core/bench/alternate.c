@@ -42,12 +42,6 @@ static size_t units_left(const hz_alternate *all)
     return left;
 }
 
-static void go(hz_unit *unit)
-{
-    hz_tree_go(&unit->tree);
-    if (!unit->main.is_open) hz_job_open(&unit->main);
-}
-
 /* Asks a program to end by a signal. One that is stopped gets it when it goes on; one that is still
  * starting may lose it, as Python does, and is asked again. */
 static void ask_to_end(hz_unit *unit)
@@ -103,7 +97,8 @@ static void give_unit_turn(hz_alternate *all, hz_unit *unit)
 {
     int64_t start_ns = hz_clock_ns();
     if (unit->turns == 0) unit->start_ns = start_ns;
-    go(unit);
+    hz_tree_go(&unit->tree);
+    if (!unit->main.is_open) hz_job_open(&unit->main);
     for (bool is_last = false; !is_last && !is_over(unit);) {
         const bool whole = hz_jobs_watch(all, unit, start_ns + all->turn_ns);
         const bool alone = whole && units_left(all) == 1;
@@ -150,18 +145,13 @@ static void end_run(hz_alternate *all, hz_unit *unit)
 
 /* --- services -------------------------------------------------------------------------------- */
 
-static bool can_answer(void)
-{
-    struct pollfd in = {.fd = STDIN_FILENO, .events = POLLIN};
-    return poll(&in, 1, 0) > 0;
-}
-
 /* Lets the tree go on alone, asks by an event, and waits for the answer; "" when none comes. */
 static const char *ask(hz_alternate *all, hz_unit *unit, const char *event)
 {
     static char answer[ANSWER_MAX];
+    struct pollfd in = {.fd = STDIN_FILENO, .events = POLLIN};
     hz_alternate_tell(event, unit);
-    while (!all->interrupted && !can_answer())
+    while (!all->interrupted && poll(&in, 1, 0) <= 0)
         (void)hz_jobs_watch(all, unit, hz_clock_ns() + LOOK_NS);
     if (all->interrupted || fgets(answer, sizeof answer, stdin) == NULL) return "";
     answer[strcspn(answer, "\n")] = '\0';

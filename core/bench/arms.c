@@ -19,20 +19,16 @@ hz_json hz_arm_event(const char *event, const hz_arm *arm)
     return json;
 }
 
-/* An arm that ended before it was told to quit has failed, whatever its exit status. */
-static const char *arm_status(const hz_arm *arm)
-{
-    const char *status = hz_child_status(&arm->child);
-    return strcmp(status, "ok") == 0 && !arm->told_to_quit ? "failed" : status;
-}
-
 static void tell_exit(const hz_arm *arm)
 {
     static char text[HZ_CAPTURED_MAX];
     const bool is_whole = arm->child.out.total <= HZ_CAPTURE_BYTES;
     const hz_ending *end = &arm->child.end;
+    const char *status = hz_child_status(&arm->child);
+    /* One that ended before it was told to quit has failed, whatever its exit status. */
+    if (strcmp(status, "ok") == 0 && !arm->told_to_quit) status = "failed";
     hz_json json = hz_arm_event("exit", arm);
-    hz_json_string(&json, "status", arm_status(arm));
+    hz_json_string(&json, "status", status);
     hz_json_int(&json, "signal", end->signal);
     hz_json_int(&json, "code", end->code);
     hz_json_int(&json, "rss_peak_kb", end->usage.ru_maxrss - atomic_load(&arm->page->own_kb));

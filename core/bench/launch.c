@@ -98,11 +98,6 @@ static bool bring_loopback_up(void)
     return done;
 }
 
-static bool own_network_made(void)
-{
-    return (unshare(CLONE_NEWNET) == 0 || make_in_user_namespace()) && bring_loopback_up();
-}
-
 static bool network_joined(pid_t other)
 {
     const int fd = (int)syscall(SYS_pidfd_open, other, 0);
@@ -139,7 +134,7 @@ static void set_input(void *target, const char *name, const char *text)
 static void own_network(void *target, const char *name, const char *text)
 {
     (void)target, (void)text;
-    if (!own_network_made())
+    if ((unshare(CLONE_NEWNET) != 0 && !make_in_user_namespace()) || !bring_loopback_up())
         hz_refuse("--%s: this process may not make a network: %s", name, strerror(errno));
 }
 

@@ -139,12 +139,7 @@ static void *calloc_large(size_t size)
     return block;
 }
 
-/* calloc zeroes all usable bytes, as glibc does. */
-static size_t bytes_to_zero(const void *block, size_t asked)
-{
-    return asked > HZ_CLASS_MAX_BYTES ? hz_large_bytes(block) : hz_class_bytes[hz_class_of(asked)];
-}
-
+/* Zeroes all usable bytes, as glibc does. */
 void *hz_calloc(size_t count, size_t size)
 {
     size_t bytes;
@@ -154,8 +149,9 @@ void *hz_calloc(size_t count, size_t size)
     }
     if (bytes > HZ_CLASS_MAX_BYTES && !is_fast_path_closed()) return calloc_large(bytes);
     void *block = hz_malloc(bytes);
-    if (HZ_LIKELY(block != NULL && !hz_is_fenced())) memset(block, 0, bytes_to_zero(block, bytes));
-    return block;
+    if (HZ_UNLIKELY(block == NULL || hz_is_fenced())) return block;
+    const bool is_large = bytes > HZ_CLASS_MAX_BYTES;
+    return memset(block, 0, is_large ? hz_large_bytes(block) : hz_class_bytes[hz_class_of(bytes)]);
 }
 
 /* ---- aligned -------------------------------------------------------------------------------- */
@@ -248,12 +244,6 @@ static bool grows_large(size_t have, size_t size)
     return have > HZ_CLASS_MAX_BYTES && size > have && !hz_is_fenced();
 }
 
-/* Whether a block may stay where it is, as there is no memory for another one. */
-static bool stays(void *block, size_t have, size_t size)
-{
-    return size <= have || (grows_large(have, size) && hz_large_grow_at_last(block, size));
-}
-
 /* A realloc of a block. It has a frame of its own, which an allocation need not make. */
 __attribute__((noinline)) static void *resize(void *block, size_t size)
 {
@@ -275,7 +265,9 @@ __attribute__((noinline)) static void *resize(void *block, size_t size)
     void *fresh = grows_large(have, size) ? large_move_and_tick(block, size) : NULL;
     if (fresh != NULL) return fresh;
     fresh = hz_malloc(size);
-    if (fresh == NULL) return stays(block, have, size) ? block : NULL;
+    if (fresh == NULL && grows_large(have, size))
+        return hz_large_grow_at_last(block, size) ? block : NULL;
+    if (fresh == NULL) return size <= have ? block : NULL;
     memcpy(fresh, block, size < have ? size : have);
     hz_free(block);
     return fresh;

@@ -282,21 +282,16 @@ static hz_os_claimed make_usable(size_t from, size_t to)
     return claimed;
 }
 
-/* How many pages to claim beyond those that are needed, so that system calls stay rare. */
-static size_t pages_beyond(void)
-{
-    if (hz_os_is_commit_strict()) return COMMIT_PAGES;
-    return smaller(COMMIT_PAGES + arena.usable_pages / 4, COMMIT_PAGES_MAX);
-}
-
-/* Makes the pages [start, end) usable, and some more if the system allows and the entries do. */
+/* Makes the pages [start, end) usable, and some more if the system allows and the entries do, so
+ * that system calls stay rare. */
 static hz_os_claimed make_room(size_t start, size_t end)
 {
     const size_t from = start > arena.usable_pages ? start : arena.usable_pages;
     if (end <= arena.usable_pages) return HZ_OS_CLAIMED;
     /* A huge page comes only where all of it is usable when it is first touched. */
     const size_t step = hz_cfg.thp == HZ_THP_ON ? HZ_HUGE_PAGES : 1;
-    const size_t beyond = round_up(end + pages_beyond(), step);
+    const size_t share = hz_os_is_commit_strict() ? 0 : arena.usable_pages / 4;
+    const size_t beyond = round_up(end + smaller(COMMIT_PAGES + share, COMMIT_PAGES_MAX), step);
     const size_t most = smaller(beyond, arena.entries - arena.first_number - 1);
     const hz_os_claimed claimed = most > end ? make_usable(from, most) : HZ_OS_REFUSED;
     return claimed == HZ_OS_CLAIMED ? claimed : make_usable(from, end);

@@ -30,11 +30,6 @@ static struct {
     _Atomic size_t charged;                   /* to all threads */
 } budget;
 
-static uint32_t epoch_of(uint64_t work)
-{
-    return (uint32_t)(work >> 2 * COUNT_BITS);
-}
-
 static uint32_t before_of(uint64_t work)
 {
     return (uint32_t)(work >> COUNT_BITS) & COUNT_MOST;
@@ -48,7 +43,7 @@ static uint32_t now_of(uint64_t work)
 /* With one more thread in `epoch`; the same if another thread has seen a later one. */
 static uint64_t with_one_more(uint64_t work, uint32_t epoch)
 {
-    const uint32_t passed = (epoch - epoch_of(work)) % EPOCHS;
+    const uint32_t passed = (epoch - (uint32_t)(work >> 2 * COUNT_BITS)) % EPOCHS;
     const uint32_t now = passed == 0 ? now_of(work) : 0;
     const uint32_t before = passed == 0 ? before_of(work) : passed == 1 ? now_of(work) : 0;
     if (passed > EPOCHS - LATE) return work;

@@ -30,12 +30,6 @@ static void depot_lock(hz_depot *depot)
         hz_lock_wait(&depot->lock);
 }
 
-/* Notes how many blocks a request has left there. */
-static void note_left(hz_depot *depot, uint32_t count)
-{
-    if (count < hz_atomic_peek(&depot->least)) hz_atomic_poke(&depot->least, count);
-}
-
 /* ---- under a lock --------------------------------------------------------------------------- */
 
 /* Without the lock, as the system may have to be asked for memory. If two threads make an array at
@@ -189,7 +183,8 @@ size_t hz_depot_take(uint32_t shard, uint32_t class_, void **out, size_t want, h
 {
     hz_depot *depot = &hz_shards[shard].depots[class_];
     size_t got = depot_pop(depot, out, want);
-    note_left(depot, got > 0 ? hz_atomic_peek(&depot->count) : 0);
+    const uint32_t left = got > 0 ? hz_atomic_peek(&depot->count) : 0;
+    if (left < hz_atomic_peek(&depot->least)) hz_atomic_poke(&depot->least, left);
     if (got > 0) {
         hz_count(HZ_STAT_depot_hits, 1);
         return got;

@@ -144,12 +144,6 @@ size_t hz_guard_asked(const void *block)
     return hz_info_at(block)->asked_bytes;
 }
 
-static void run_release(hz_page_info *run)
-{
-    if (!hz_os_allow_writing(hz_info_address(run), run_bytes(run))) return;
-    hz_guard_pages_free(run);
-}
-
 /* Puts a block into the quarantine. If that has no room, the result is the oldest one, which goes
  * instead, and NULL otherwise. */
 static hz_page_info *run_put_or_pop(hz_page_info *run)
@@ -176,7 +170,9 @@ static hz_page_info *run_put_or_pop(hz_page_info *run)
 static void run_quarantine(hz_page_info *run)
 {
     hz_page_info *oldest;
-    while ((oldest = run_put_or_pop(run)) != NULL) run_release(oldest);
+    while ((oldest = run_put_or_pop(run)) != NULL)
+        if (hz_os_allow_writing(hz_info_address(oldest), run_bytes(oldest)))
+            hz_guard_pages_free(oldest);
 }
 
 static bool is_large_end_whole(const void *block)

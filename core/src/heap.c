@@ -97,22 +97,10 @@ uint32_t hz_heap_ended(void)
 
 /* ---- rows ----------------------------------------------------------------------------------- */
 
-static void row_fill(hz_stack *row)
-{
-    for (uint32_t class_ = 0; class_ < HZ_CLASS_NUMBERS; class_++)
-        row[class_] = (hz_stack){&nothing[1], hz_map.keys[class_]};
-}
-
 /* Whether each free takes the slow path: then hz_rows_mine has no room. */
 static bool is_every_free_slow(void)
 {
     return hz_is_deferring() || hz_cfg.double_free == HZ_DOUBLE_FREE_AT_CALL || hz_is_hardened();
-}
-
-/* Whether each free reads its block first, to see its seal: then hz_rows_away leads to the rows. */
-static bool is_every_free_read(void)
-{
-    return is_every_free_slow() && !hz_is_deferring() && !hz_is_fenced();
 }
 
 /* The rows of all shards, to be read only; NULL where a heap's rows lie on one page of the kernel,
@@ -126,7 +114,9 @@ static size_t rows_bytes(void)
 
 static void rows_fill(hz_stack *rows, size_t bytes)
 {
-    for (size_t at = 0; at < bytes; at += HZ_ROW_OFFSET(1)) row_fill(hz_stack_at(rows, at));
+    for (size_t at = 0; at < bytes; at += HZ_ROW_OFFSET(1))
+        for (uint32_t class_ = 0; class_ < HZ_CLASS_NUMBERS; class_++)
+            hz_stack_at(rows, at)[class_] = (hz_stack){&nothing[1], hz_map.keys[class_]};
 }
 
 /* Filled at the start and not by the compiler, so that unused rows cost no memory. */
@@ -184,7 +174,9 @@ static void heap_use(hz_heap *heap)
     hz_heap_mine = heap;
     hz_home_row_mine = heap->home_row;
     hz_rows_mine = is_every_free_slow() ? rows_none[0] : heap->rows;
-    hz_rows_away = is_every_free_read() ? (char *)heap->rows - (char *)rows_none : 0;
+    /* where each free reads its block first, to see its seal */
+    const bool is_read = is_every_free_slow() && !hz_is_deferring() && !hz_is_fenced();
+    hz_rows_away = is_read ? (char *)heap->rows - (char *)rows_none : 0;
 }
 
 /* The lock is held. */
@@ -445,19 +437,15 @@ void hz_trim_shared(void)
     hz_depot_trim();
 }
 
-/* Whether a shortage may empty the magazines of a heap now. Not each time: near a limit the next
- * shortage follows a few refills later, and all blocks would go there and back for each. */
-static bool may_empty(const hz_heap *heap)
-{
-    enum { CALLS_APART = 64 };
-    return heap->short_at == 0 || heap->slow_calls - heap->short_at >= CALLS_APART;
-}
-
-/* What waits in a quarantine stays: one request that cannot be met would empty it. */
+/* What waits in a quarantine stays: one request that cannot be met would empty it. Not each first
+ * shortage empties the magazines: near a limit the next follows a few refills later, and all blocks
+ * would go there and back for each. */
 void hz_trim_in_need(bool is_second)
 {
+    enum { CALLS_APART = 64 };
     hz_heap *heap = hz_heap_mine;
-    if (heap != &hz_heap_none && (is_second || may_empty(heap))) {
+    const bool is_soon = heap->short_at != 0 && heap->slow_calls - heap->short_at < CALLS_APART;
+    if (heap != &hz_heap_none && (is_second || !is_soon)) {
         heap->short_at = heap->slow_calls;
         heap_settle(heap);
         hz_magazine_flush_all(heap);

@@ -96,12 +96,6 @@ hz_page_info *hz_run_mark(size_t first, size_t pages, hz_run_state state, uint32
     return run;
 }
 
-/* Puts a run into use by one write, so that the child of a fork finds it free or in use. */
-static void run_put_out(hz_page_info *run)
-{
-    hz_plain_put(&run->state, (uint8_t)HZ_RUN_OUT);
-}
-
 void hz_run_resize(hz_page_info *run, size_t pages)
 {
     hz_page_info *last = &run[pages - 1];
@@ -477,7 +471,8 @@ hz_page_info *hz_pages_alloc(size_t pages, size_t align, uint32_t node, bool *ze
         if (!is_clean) hz_count(HZ_STAT_pages_reused, 1);
         run = hz_run_split(run, align_up(run, align), pages);
         if (is_clean) run->node = (uint8_t)node;
-        run_put_out(run);
+        /* by one write, so that the child of a fork finds it free or in use */
+        hz_plain_put(&run->state, (uint8_t)HZ_RUN_OUT);
     }
     hz_lock_release(&hz_page_pool.lock);
     return run;

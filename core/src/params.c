@@ -67,11 +67,6 @@ _Static_assert(sizeof(hz_config) == ROW_COUNT * sizeof(int64_t),
 
 /* ---- words and numbers ---------------------------------------------------------------------- */
 
-static bool is_power_of_two(int64_t value)
-{
-    return value > 0 && (value & (value - 1)) == 0;
-}
-
 /* Finds word `index` of a space-separated list; returns its length, 0 past the end. */
 static size_t word_at(const char *words, int64_t index, const char **start)
 {
@@ -253,7 +248,7 @@ static bool value_is_legal(const hz_param *r, int64_t value)
 {
     if (r->may_be_auto && value == HZ_AUTO) return true;
     if (value < r->low || value > highest(r)) return false;
-    return r->scale != HZ_SCALE_POW2 || value == 0 || is_power_of_two(value);
+    return r->scale != HZ_SCALE_POW2 || (value >= 0 && (value & (value - 1)) == 0);
 }
 
 /* How much of a text a message repeats, so that the legal values fit, too: whole characters of

@@ -54,12 +54,6 @@ static struct {
     _Atomic uint32_t pause_ms;   /* how long it is not asked then; 0: it took some */
 } purge;
 
-static bool is_pausing(void)
-{
-    const uint32_t pause_ms = hz_atomic_peek(&purge.pause_ms);
-    return pause_ms > 0 && hz_os_now_ms() - hz_atomic_peek(&purge.refused_ms) < pause_ms;
-}
-
 static void pause_longer(void)
 {
     const uint32_t pause_ms = 2 * hz_atomic_peek(&purge.pause_ms);
@@ -244,7 +238,9 @@ bool hz_purge_is_behind(void)
 
 bool hz_purge_part(void)
 {
-    if (hz_pages_dirty() == 0 || is_pausing()) return false;
+    const uint32_t pause_ms = hz_atomic_peek(&purge.pause_ms);
+    if (hz_pages_dirty() == 0) return false;
+    if (pause_ms > 0 && hz_os_now_ms() - hz_atomic_peek(&purge.refused_ms) < pause_ms) return false;
     const bool is_too_much = excess() > 0;
     if (!is_too_much && !hz_purge_is_behind() && !is_time()) return false;
     if (hz_atomic_peek(&purge.lock.word) != 0 || !hz_lock_try(&purge.lock)) return false;

@@ -18,12 +18,6 @@ _Static_assert((int)HZ_SHARDS_MAX <= (int)SORT_KEYS && (int)HZ_CLASS_NUMBERS <= 
 _Static_assert(HZ_ADDRESS_MAX <= UINT64_C(1) << SHARD_SHIFT && (int)SORT_KEYS <= UINT8_MAX,
                "an item holds an address, a shard and a class");
 
-static void *item_make(void *block, uint32_t class_, uint32_t shard)
-{
-    return (void *)((uintptr_t)block | (uintptr_t)shard << SHARD_SHIFT |
-                    (uintptr_t)class_ << CLASS_SHIFT);
-}
-
 static void *item_block(const void *item)
 {
     return (void *)((uintptr_t)item & ((UINT64_C(1) << SHARD_SHIFT) - 1));
@@ -257,7 +251,8 @@ void hz_remote_push(hz_heap *heap, uint32_t class_, uint32_t shard, void *block)
         hz_depot_give(shard, class_, &block, 1);
         return;
     }
-    heap->ring[heap->ring_count] = item_make(block, class_, shard);
+    heap->ring[heap->ring_count] = (void *)((uintptr_t)block | (uintptr_t)shard << SHARD_SHIFT |
+                                            (uintptr_t)class_ << CLASS_SHIFT);
     hz_plain_put(&heap->ring_count, heap->ring_count + 1); /* after the item */
     heap->ring_bytes += hz_class_bytes[class_];
     if (HZ_UNLIKELY(ring_is_full(heap))) hand_over_full(heap);

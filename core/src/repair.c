@@ -69,12 +69,6 @@ static bool is_kept(const hz_page_info *run)
     return run->state == HZ_RUN_OUT || (run->state == HZ_RUN_PURGED && run->purger == hz_lock_me());
 }
 
-static void run_keep(hz_page_info *run)
-{
-    if (run->pages > 1) run[run->pages - 1].state = HZ_RUN_NONE;
-    if (run->state == HZ_RUN_PURGED) hz_info_link(&hz_page_pool.purging, run);
-}
-
 /* Keeps the runs that are kept, and lists what lies between them as free. */
 static void part_rebuild(size_t first, size_t end)
 {
@@ -89,7 +83,8 @@ static void part_rebuild(size_t first, size_t end)
         }
         run_list_unknown(end_of_kept, at - end_of_kept);
         at = end_of_kept = at + run->pages;
-        run_keep(run);
+        if (run->pages > 1) run[run->pages - 1].state = HZ_RUN_NONE;
+        if (run->state == HZ_RUN_PURGED) hz_info_link(&hz_page_pool.purging, run);
     }
     run_list_unknown(end_of_kept, at - end_of_kept);
 }

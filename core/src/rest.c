@@ -119,14 +119,6 @@ static bool end_if_single(void)
     return is_program_single() || !phase_replace(ENDED, WORKING);
 }
 
-/* What is left of a rest that began with the last visit; where that was long ago, the whole: the
- * background thread has just been made or woken, or did not see all of it. */
-static uint32_t rest_left_ms(uint32_t seen_ms)
-{
-    const uint32_t rest_ms = (uint32_t)hz_cfg.rest_ms, passed_ms = hz_os_now_ms() - seen_ms;
-    return passed_ms < rest_ms ? rest_ms - passed_ms : rest_ms;
-}
-
 /* The program as the background thread sees it. */
 typedef struct look {
     bool is_single;
@@ -153,10 +145,13 @@ static bool end_if_alone_again(look before, uint32_t *alone)
  * background thread is to end. */
 static bool await_rest(uint32_t *alone)
 {
+    const uint32_t rest_ms = (uint32_t)hz_cfg.rest_ms;
     while (!is_ending()) {
         const look before = look_now();
-        const uint32_t seen_ms = hz_decay_seen_ms();
-        const bool is_whole = sleep_for(rest_left_ms(seen_ms));
+        const uint32_t seen_ms = hz_decay_seen_ms(), passed_ms = hz_os_now_ms() - seen_ms;
+        /* A rest that began long ago counts anew: this thread has just been made or woken, or did
+           not see all of it. */
+        const bool is_whole = sleep_for(passed_ms < rest_ms ? rest_ms - passed_ms : rest_ms);
         if (hz_decay_seen_ms() != seen_ms) {
             if (end_if_alone_again(before, alone)) return false;
         } else if (is_whole) {
@@ -259,11 +254,6 @@ static bool has_heap(void)
     return hz_heap_first() != NULL && hz_heap_enter() != &hz_heap_none;
 }
 
-static bool is_background_wanted(void)
-{
-    return hz_cfg.rest_ms != 0 && hz_live(background_period_us) == 0 && has_heap();
-}
-
 void hz_rest_thread_made(const hz_thread_calls *calls)
 {
     if (!hz_start()) return;
@@ -271,7 +261,9 @@ void hz_rest_thread_made(const hz_thread_calls *calls)
     hz_atomic_add(&background.made, 1);
     hz_background_start();
     /* A write even where it works: it publishes that one more thread was made. */
-    if (is_background_wanted() && !phase_replace(WORKING, WORKING)) background_bring(calls);
+    if (hz_cfg.rest_ms != 0 && hz_live(background_period_us) == 0 && has_heap() &&
+        !phase_replace(WORKING, WORKING))
+        background_bring(calls);
     errno = saved;
 }
 

@@ -151,7 +151,7 @@ static hz_page_info *span_of_huge_page(size_t pages, uint32_t node, uint32_t cla
     return hz_pages_alloc_huge(pages, node, in_use >> HZ_PAGE_SHIFT);
 }
 
-/* A span that no bin has yet: its pages have no class, see span_open. */
+/* A span that no bin has yet: its pages have no class, see make_unlocked. */
 static hz_page_info *span_make(uint32_t shard, uint32_t class_)
 {
     bool zeroed = false;
@@ -172,14 +172,6 @@ static hz_page_info *span_make(uint32_t shard, uint32_t class_)
     if (hz_cfg.prefault == HZ_PREFAULT_ON) span_prefault(span, zeroed);
     hz_count(HZ_STAT_spans_made, 1);
     return span;
-}
-
-/* Gives a span to its bin, whose lock is held: a block that was freed twice may be coming back to
- * it, from when its pages were another span. */
-static void span_open(hz_page_info *span, uint32_t class_)
-{
-    for (size_t i = span->pages; i > 1; i--) span[i - 1].class_ = (uint8_t)class_;
-    hz_plain_put(&span->class_, (uint8_t)class_); /* from now on it is a span */
 }
 
 /* Removes the seals of all blocks of a span whose pages are to serve something else. Where a block
@@ -351,13 +343,17 @@ static size_t span_give_out(hz_bin *bin, hz_page_info *span, void **out, size_t 
     return got;
 }
 
-/* Without the bin's lock, as the system may have to be asked for memory. */
+/* Without the bin's lock, as the system may have to be asked for memory. The pages get their class
+ * under it: a block that was freed twice may be coming back to the bin, from when they were another
+ * span. */
 static hz_page_info *make_unlocked(hz_bin *bin, uint32_t shard, uint32_t class_)
 {
     hz_lock_release(&bin->lock);
     hz_page_info *span = span_make(shard, class_);
     hz_lock_take(&bin->lock);
-    if (span != NULL) span_open(span, class_);
+    if (span == NULL) return NULL;
+    for (size_t i = span->pages; i > 1; i--) span[i - 1].class_ = (uint8_t)class_;
+    hz_plain_put(&span->class_, (uint8_t)class_); /* from now on it is a span */
     return span;
 }
 

@@ -197,12 +197,6 @@ static void sink(merge *m, uint32_t at)
     }
 }
 
-/* Whether the first event ends a block which another event of the same moment may give. */
-static bool is_too_early(const merge *m, const source *from)
-{
-    return from->rank == 0 && hz_lives_find(&m->resolver->lives, from->event.address) == HZ_NO_STEP;
-}
-
 /* ---- threads -------------------------------------------------------------------------------- */
 
 static void take_spawn(merge *m, uint64_t spawn, uint32_t thread)
@@ -284,8 +278,11 @@ static void hear_all(merge *m)
     while (m->heap_count > 0) {
         const uint32_t thread = m->heap[0];
         source *from = &m->sources[thread];
-        if (is_too_early(m, from)) {
-            from->rank = 2; /* behind what else happened at its moment */
+        /* If the first event ends a block which another event of the same moment may give, it goes
+           behind what else happened at that moment. */
+        if (from->rank == 0 &&
+            hz_lives_find(&m->resolver->lives, from->event.address) == HZ_NO_STEP) {
+            from->rank = 2;
             sink(m, 0);
             continue;
         }

@@ -16,10 +16,10 @@ ROOT = Path(__file__).parents[2]
 C = {".c", ".h", ".def", ".cpp"}
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 CEILINGS = {
-    "tuner": {"code": 19300, "modules": 128, "functions": 1717, "classes": 267, "docstrings": 2950},
+    "tuner": {"code": 19300, "modules": 128, "functions": 1716, "classes": 267, "docstrings": 2950},
     "tests": {"code": 15200},
     "experiments": {"code": 5700},
-    "core in C": {"code": 19600},
+    "core in C": {"code": 19500},
     "tests in C": {"code": 9000},
     "guides": {"words": 14000},
     "experiments' pages": {"words": 15000},

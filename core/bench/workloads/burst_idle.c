@@ -61,18 +61,13 @@ static void play(hz_player *p, burst_state *state)
     if (is_between_halves(state)) state->freeing = state->live_count != 0;
 }
 
-static bool have_all_done(const hz_run *run, uint64_t halves)
-{
-    const shared *all = run->shared;
-    return atomic_load_explicit(&all->halves, memory_order_acquire) >= halves * run->threads;
-}
-
 static size_t step(hz_player *p, size_t most)
 {
     burst_state *state = p->state;
     shared *all = p->run->shared;
     size_t done = 0;
-    if (is_between_halves(state) && !have_all_done(p->run, state->halves)) return 0;
+    const uint64_t done_by_all = atomic_load_explicit(&all->halves, memory_order_acquire);
+    if (is_between_halves(state) && done_by_all < state->halves * p->run->threads) return 0;
     do {
         play(p, state);
         done++;

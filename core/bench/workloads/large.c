@@ -29,18 +29,13 @@ static uint32_t draw_size(hz_player *p, const large_state *state)
     return (uint32_t)(base + hz_scale(hz_high(draw), room));
 }
 
-static void read_parts(large_state *state, hz_block buffer)
-{
-    const volatile unsigned char *bytes = buffer.at;
-    for (uint32_t at = 0; at < buffer.size; at += HZ_TOUCH_STEP) state->sum += bytes[at];
-}
-
 /* Replaces the buffer of a random slot; the new one is written by the operations that follow. */
 static void replace(hz_player *p, large_state *state)
 {
     hz_block *slot = &p->slots[hz_scale(hz_low(hz_random(&p->rng)), p->slot_count)];
     if (slot->at != NULL) {
-        read_parts(state, *slot);
+        const volatile unsigned char *bytes = slot->at;
+        for (uint32_t at = 0; at < slot->size; at += HZ_TOUCH_STEP) state->sum += bytes[at];
         hz_give(p, *slot);
     }
     const uint32_t size = draw_size(p, state);

@@ -253,19 +253,14 @@ static void end(hz_player *p)
 
 /* ---- report --------------------------------------------------------------------------------- */
 
-static uint64_t rounds_of(const hz_run *run)
-{
-    hz_trace_shared *all = run->shared;
-    return atomic_load(&all->phase) / 2;
-}
-
 static void report(const hz_run *run, hz_json *json)
 {
-    const hz_trace_header *header = ((const hz_trace_shared *)run->shared)->made.trace.header;
+    hz_trace_shared *all = run->shared;
+    const hz_trace_header *header = all->made.trace.header;
     hz_json_object(json, "trace");
     hz_json_int(json, "calls", (int64_t)header->call_count);
     hz_json_int(json, "handed", (int64_t)header->handed_count);
-    hz_json_int(json, "rounds", (int64_t)rounds_of(run));
+    hz_json_int(json, "rounds", (int64_t)(atomic_load(&all->phase) / 2));
     hz_json_object_end(json);
 }
 

@@ -118,12 +118,6 @@ static void change(hz_player *p, hz_trace_state *s, const hz_trace_operation *op
     if (op->size > old_size) hz_touch_block((unsigned char *)*slot + old_size, op->size - old_size);
 }
 
-static void spawn(hz_player *p, hz_trace_state *s, uint32_t child)
-{
-    atomic_store(&s->all->lives[child].spawned, s->round);
-    hz_wake(&p->run->players[child]);
-}
-
 /* Steps between threads; false: this one has to wait. */
 static bool pass_on(hz_player *p, hz_trace_state *s, const hz_trace_operation *op)
 {
@@ -142,7 +136,8 @@ static bool pass_on(hz_player *p, hz_trace_state *s, const hz_trace_operation *o
         hz_trace_wait(s, THREAD_END, op->operand);
         return hz_trace_is_over(s);
     default:
-        spawn(p, s, op->operand);
+        atomic_store(&s->all->lives[op->operand].spawned, s->round);
+        hz_wake(&p->run->players[op->operand]);
         return true;
     }
 }

@@ -67,17 +67,14 @@ static void put_down(xmalloc_state *state, hz_mailbox *queue)
     state->batch = NULL;
 }
 
-static inline uint32_t draw_size(hz_player *p)
-{
-    return usual_sizes[hz_scale(hz_low(hz_random(&p->rng)), HZ_LENGTH(usual_sizes))];
-}
-
 static size_t produce(hz_player *p, xmalloc_state *state, size_t most)
 {
     size_t done = 0;
     if (!pick_up(state, state->pool->empty)) return 0;
-    for (; done < most && state->at < state->batch_room; done++)
-        state->batch[state->at++] = hz_take_block(p, draw_size(p));
+    for (; done < most && state->at < state->batch_room; done++) {
+        const uint32_t draw = hz_scale(hz_low(hz_random(&p->rng)), HZ_LENGTH(usual_sizes));
+        state->batch[state->at++] = hz_take_block(p, usual_sizes[draw]);
+    }
     if (state->at == state->batch_room) put_down(state, state->pool->full);
     return done;
 }
