@@ -251,15 +251,15 @@ __attribute__((noinline)) static void *resize(void *block, size_t size)
         hz_free(block);
         return NULL;
     }
-    if (size > PTRDIFF_MAX) {
-        errno = ENOMEM;
-        return NULL;
-    }
     const uint32_t class_ = hz_class_at(block);
     if (class_ != HZ_CLASS_NONE)
         hz_require_live(block, class_);
     else if (!hz_guard_is_zero(block))
         hz_die("realloc of a pointer that is no live block", block);
+    if (size > PTRDIFF_MAX) {
+        errno = ENOMEM;
+        return NULL;
+    }
     const size_t have = hz_usable_of(block, class_);
     if (resize_in_place(block, have, size)) return block;
     void *fresh = grows_large(have, size) ? large_move_and_tick(block, size) : NULL;

@@ -141,10 +141,16 @@ static void free_defer(hz_heap *heap, void *block)
     hz_tick_of_free(heap); /* one for the large blocks of the batch */
 }
 
+/* So many frees of a thread that has no heap go to the depots. When a thread ends, the C library may
+ * free what others had, behind the last moment at which a heap can be given up again. */
+enum { LONE_FREES = 64 };
+static _Thread_local uint32_t lone_frees __attribute__((tls_model("initial-exec")));
+
 __attribute__((noinline)) static void free_elsewhere(void *block)
 {
     int saved = errno;
-    hz_heap *heap = hz_heap_entered();
+    hz_heap *heap = hz_heap_mine;
+    if (HZ_UNLIKELY(heap == &hz_heap_none) && ++lone_frees > LONE_FREES) heap = hz_heap_enter();
     if (HZ_UNLIKELY(heap->deferred != NULL))
         free_defer(heap, block);
     else

@@ -204,7 +204,8 @@ void hz_guard_free(void *block)
     if (!is_large_end_whole(block)) hz_die("a block was written to beyond its end", block);
     disown(block);
     const bool may_wait = run_bytes(run) <= QUARANTINE_BYTES_EACH;
-    if (may_wait && hz_os_purge(block, run_bytes(run)) && hz_os_forbid(block, run_bytes(run)))
+    if (may_wait) (void)hz_os_purge(block, run_bytes(run)); /* refused, if it is locked */
+    if (may_wait && hz_os_forbid(block, run_bytes(run)))
         run_quarantine(run);
     else
         hz_guard_pages_free(run);

@@ -347,6 +347,7 @@ static void cool(uint32_t keep)
 {
     hz_heap *heap;
     while ((heap = take_oldest_warm(keep)) != NULL) {
+        hz_quarantine_empty(heap);
         hz_magazine_flush_all(heap);
         hz_lock_take(&heaps.lock);
         heap_push(&heaps.cold[hz_node_of(heap->shard)], heap);

@@ -15,7 +15,7 @@ static void *new_slow(size_t align, size_t size)
         void *block = hz_aligned_alloc(align, size);
         if (block != NULL) return block;
         hz_new_handler handler = hz_new_handler_now();
-        if (handler == NULL) break;
+        if (handler == NULL || (align & (align - 1)) != 0 || align == 0) break;
         handler();
     }
     hz_throw_bad_alloc();

@@ -194,6 +194,22 @@ static void write_after_free_unheard(void *unused)
     if (sigismember(&pending, SIGPIPE)) _exit(1);
 }
 
+static void *free_some(void *unused)
+{
+    for (size_t size = MIB / 16; size < MIB / 8; size += MIB / 1024) free(fresh(size));
+    return unused;
+}
+
+CHECK("what ended threads had in quarantine goes back to the system at a trim")
+{
+    crowd all;
+    const size_t before = resident_bytes();
+    crowd_start(&all, 16, free_some);
+    crowd_end(&all);
+    (void)malloc_trim(0);
+    require(resident_bytes() <= before + 16 * MIB, "%zu bytes stay", resident_bytes() - before);
+}
+
 /* hz's message needs a write, where the C library would end the thread. */
 static void *write_after_free_though_cancelled(void *unused)
 {

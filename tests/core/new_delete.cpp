@@ -10,6 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include <sys/resource.h>
+
 namespace
 {
 
@@ -126,10 +128,34 @@ CHECK("the new-handler is called until it gives up, and may throw")
     std::set_new_handler(handler_that_gives_up_the_third_time);
     require(::operator new(too_much, std::nothrow) == nullptr, "it gave a block");
     require(handler_calls == 3, "the handler ran %d times", handler_calls);
+    handler_calls = 0;
+    std::set_new_handler(handler_that_gives_up_the_third_time);
+    require_thrown("new at 3", [] { return ::operator new(16, std::align_val_t{3}); });
+    require(handler_calls == 0, "the handler ran %d times", handler_calls);
     std::set_new_handler([] { throw own_error{}; });
     require_thrown<own_error>("new", [] { return ::operator new(too_much); });
     std::set_new_handler([] { throw std::bad_alloc{}; });
     require(::operator new(too_much, std::nothrow) == nullptr, "it gave a block");
+}
+
+void handler_that_makes_room()
+{
+    const rlimit all{RLIM_INFINITY, RLIM_INFINITY};
+    (void)setrlimit(RLIMIT_AS, &all);
+    std::set_new_handler(nullptr);
+}
+
+CHECK("a form that throws nothing gives what its handler made room for, at any alignment")
+{
+    for (const std::size_t alignment : {1, 64}) {
+        const rlimit none{0, RLIM_INFINITY};
+        const auto at = static_cast<std::align_val_t>(alignment);
+        std::set_new_handler(handler_that_makes_room);
+        require(setrlimit(RLIMIT_AS, &none) == 0, "no limit");
+        void *block = ::operator new(std::size_t{1} << 30, at, std::nothrow);
+        require(block != nullptr, "no block at %zu", alignment);
+        ::operator delete(block, at, std::nothrow);
+    }
 }
 
 } // namespace

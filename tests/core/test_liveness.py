@@ -41,7 +41,7 @@ take 2048 64 give 2048 take 2048 128 give 2048 | grown_bytes | WORTH_IT MAGAZINE
 {65536: 61440, 67108864: 131072}
 
 thread_cache_bytes sets how many rings 64 large blocks of another shard fill
-take 64 32768 thread give 64 | ring_full | SHARDS=2 MAGAZINE_BYTES=65536
+take 64 32768 thread take 1 16 give 65 | ring_full | SHARDS=2 MAGAZINE_BYTES=65536
 {65536: 32, 131072: 16, 67108864: 8}
 
 thread_cache_share bounds what they may grow to by a share of all small blocks, at least of 2 MiB
@@ -100,19 +100,19 @@ take 16384 16 give 16384 | (refill_blocks - flush_blocks - 5) // 4 * 4 | HARDENI
 {8: 8, 16: 16, 64: 64}
 
 remote_ring_size sets how many rings 2048 blocks of another shard fill
-take 2048 16 thread give 2048 | ring_full | SHARDS=2
+take 2048 16 thread take 1 16 give 2049 | ring_full | SHARDS=2
 {64: 32, 512: 4, 2048: 1}
 
 remote_ring_size sets in how many parts an inbox of 4096 blocks is emptied
-take 4096 16 thread give 4096 thread take 4096 16 | inbox_drains | SHARDS=2 REMOTE_GROUPING=shard
+take 4096 16 thread take 1 16 give 4097 thread take 4096 16 | inbox_drains | SHARDS=2 REMOTE_GROUPING=shard
 {64: 64, 512: 8, 2048: 2}
 
 remote_grouping sets how many groups 1024 blocks of two classes and two shards are handed over in
-take 256 16 take 256 64 thread take 256 16 take 256 64 thread give 1024 | handed_groups | SHARDS=4
+take 256 16 take 256 64 thread take 256 16 take 256 64 thread take 1 16 give 1025 | handed_groups | SHARDS=4
 {'none': 1024, 'shard': 2, 'shard_class': 4}
 
 remote_grouping decides whether blocks wait in an inbox until a thread of their shard needs some
-take 4096 16 thread give 4096 thread take 4096 16 | inbox_drains | SHARDS=2
+take 4096 16 thread take 1 16 give 4097 thread take 4096 16 | inbox_drains | SHARDS=2
 {'shard_class': 0, 'shard': 4}
 
 shards sets how many of 4096 blocks of four threads are another shard's

@@ -7,6 +7,8 @@ With TEST_MORE above 1 (tests/soak) they run in the hardened modes, too.
 
 import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 from tests.bench.conftest import LIBRARIES
@@ -139,3 +141,24 @@ def test_php_prints_what_it_prints_without_a_preload(words, variables, under, pr
 def test_a_library_shares_the_malloc_of_its_program_or_has_the_flag(under, holds):
     holds("deepbind", **under)
     holds("deepbind", **under, HZ_KEEP_DEEPBIND="1")
+
+
+PLUGIN = """
+#include <cstddef>
+#include <new>
+extern "C" int catches(void)
+{
+    volatile std::size_t too_much = std::size_t{1} << 62;
+    try { ::operator delete(::operator new(too_much)); } catch (const std::bad_alloc &) { return 1; }
+    return 0;
+}
+"""
+
+
+def test_a_plugin_in_cxx_of_a_program_in_c_catches_what_its_new_throws(preload, tmp_path):
+    library = tmp_path / "plugin.so"
+    words = ["c++", "-x", "c++", "-shared", "-fPIC", "-o", library, "-"]
+    subprocess.run(words, input=PLUGIN, text=True, check=True)
+    code = f"import ctypes; print(ctypes.CDLL({str(library)!r}).catches())"
+    done = preload(sys.executable, "-c", code)
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
