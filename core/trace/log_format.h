@@ -97,7 +97,7 @@ enum { HZ_CLOCK_COUNTER = 1, HZ_CLOCK_RAW = 2 };
 enum {
     HZ_POOL_OPEN = 0,
     HZ_POOL_STOPPED = 1,  /* hz-record was told to end, or the program ended */
-    HZ_POOL_TOO_SLOW = 2, /* a thread waited for a leaf for a second: the disk is too slow */
+    HZ_POOL_TOO_SLOW = 2, /* a thread waited two seconds for a leaf: the disk is too slow */
     HZ_POOL_DISK = 3,     /* hz-record could not write */
 };
 

@@ -19,9 +19,9 @@
 enum {
     PATH_BYTES = 128,
     LIFE_BYTES = 4096,
-    LEAVES_A_WAKE = 8,      /* leaves that are full before hz-record is woken */
-    PATIENCE_ROUNDS = 200,  /* that a thread waits for a leaf, each of WAIT_NS at most */
-    WAIT_NS = 10 * 1000000, /* so that it sees at once when hz-record has gone */
+    LEAVES_A_WAKE = 8,            /* leaves that are full before hz-record is woken */
+    PATIENCE_NS = 2 * 1000000000, /* that a thread waits for a leaf */
+    WAIT_NS = 10 * 1000000,       /* of that at once, so that it sees when hz-record has gone */
 };
 
 /* What this process does. */
@@ -234,7 +234,8 @@ static hz_leaf *take_free(void)
 /* Waits a while for a free leaf; without one, the recording is over for all. */
 static hz_leaf *wait_for_free(void)
 {
-    for (int round = 0; round < PATIENCE_ROUNDS && has_recorder(); round++) {
+    const uint64_t until_ns = hz_clock_monotonic_ns(CLOCK_MONOTONIC) + PATIENCE_NS;
+    while (hz_clock_monotonic_ns(CLOCK_MONOTONIC) < until_ns && has_recorder()) {
         const unsigned seen = atomic_load(&pool->freed);
         atomic_store(&pool->is_scarce, 1);
         hz_leaf *leaf = take_free();
