@@ -102,7 +102,7 @@ typedef struct source {
     hz_call event;                    /* its next one; its kind may be HZ_LOG_... */
     unsigned rank;     /* of that event among those with the same stamp; the lowest comes first */
     uint64_t creating; /* the spawn of the thread that it is creating, or HZ_NO_STEP */
-    bool is_claimed;   /* the spawn of this thread itself is known */
+    uint64_t after;    /* steps before its first event; 0: it is known which of them is its spawn */
 } source;
 
 /* Goes to the next frame; false when it does not go on where this one ended. */
@@ -202,13 +202,14 @@ static void sink(merge *m, uint32_t at)
 static void take_spawn(merge *m, uint64_t spawn, uint32_t thread)
 {
     m->resolver->steps.at[spawn].size = thread;
-    m->sources[thread].is_claimed = true;
+    m->sources[thread].after = 0;
 }
 
 static void hear_self(merge *m, uint32_t thread, uint64_t self)
 {
     (void)hz_lives_take(&m->threads, self);
     hz_lives_put(&m->threads, self, thread);
+    m->sources[thread].after = m->resolver->steps.count;
     const uint64_t spawn = hz_lives_take(&m->created, self);
     if (spawn != HZ_NO_STEP) take_spawn(m, spawn, thread);
 }
@@ -219,7 +220,7 @@ static void hear_created(merge *m, source *from, uint64_t self)
     from->creating = HZ_NO_STEP;
     if (self == 0 || spawn == HZ_NO_STEP) return;
     const uint64_t thread = hz_lives_find(&m->threads, self);
-    if (thread != HZ_NO_STEP && !m->sources[thread].is_claimed) {
+    if (thread != HZ_NO_STEP && m->sources[thread].after > spawn) { /* else it is an older one */
         take_spawn(m, spawn, (uint32_t)thread);
         return;
     }

@@ -231,7 +231,8 @@ static bool settle_thread(hz_resolver *resolver, uint64_t index)
     const hz_actor *actor = &resolver->actors[step->size];
     if (!actor->has_begun || actor->number == step->thread) return false;
     step->size = actor->number;
-    return step->kind == HZ_TRACE_SPAWN || actor->last < index;
+    /* The first thread is there without a spawn; of every other one the first spawn counts. */
+    return step->kind == HZ_TRACE_SPAWN ? actor->number > 0 : actor->last < index;
 }
 
 void hz_resolver_finish(hz_resolver *resolver)

@@ -112,6 +112,14 @@ static void come_and_go(void)
     }
 }
 
+/* The same until it is ended; says when it has begun. */
+static void keep_coming(void)
+{
+    (void)puts("begun");
+    (void)fflush(stdout);
+    for (;;) come_and_go();
+}
+
 static _Atomic(void *) exchanged[64];
 
 static void *free_exchanged(void *stop)
@@ -246,7 +254,7 @@ int main(int argc, char **argv)
         {"threads", come_and_go}, {"all", call_all},      {"handlers", allocate_in_handlers},
         {"go_on", go_on},         {"fill", fill},         {"strip", strip},
         {"alone", go_on_alone},   {"many", fork_many},    {"lock_up", lock_up},
-        {"joined", be_joined},
+        {"joined", be_joined},    {"tasks", keep_coming},
     };
     for (size_t i = 0; argc == 2 && i < sizeof modes / sizeof modes[0]; i++)
         if (strcmp(argv[1], modes[i].name) == 0) {

@@ -88,6 +88,12 @@ def test_a_realloc_to_nothing_that_gave_a_block_is_a_free_and_a_malloc(recorder)
     ]  # fmt: skip
 
 
+def test_a_spawn_of_the_first_thread_is_left_out(recorder):
+    assert converted(recorder, "0 0 malloc 1 8\n1 0 spawn 0\n1 5 free 1\n") == [
+        ["malloc", "1", "8"], ["spawn", "1"], ["free", "1"],
+    ]  # fmt: skip
+
+
 def test_what_a_recording_of_another_form_lacks_is_said_and_kept(recorder):
     (recorder.folder / "a.txt").write_text("0 0 malloc 1 8\n0 1 malloc 1 8\n0 2 free 7\n")
     done = recorder.trace("convert", "a.txt", "--output", "a.trace")
