@@ -41,6 +41,7 @@ struct hz_walk {
     uint32_t current;     /* the one that goes on, beside them, or HZ_TRACE_NO_THREAD */
     uint64_t blocks;      /* given so far */
     uint64_t calls;       /* operations so far that call the allocator */
+    uint64_t told_ns;     /* the latest time that was told: rounded ones may go back */
     bool is_rehearsal;
 };
 
@@ -357,7 +358,8 @@ static inline bool walk_on(hz_walk *walk, hz_ordered *next)
         const bool is_done = walk_operation(walk, thread, &value);
         if (is_done) {
             walk->calls += hz_trace_calls(w->operation.kind);
-            if (next != NULL) *next = (hz_ordered){thread, w->operation, w->time_ns, value};
+            if (walk->told_ns < w->time_ns) walk->told_ns = w->time_ns;
+            if (next != NULL) *next = (hz_ordered){thread, w->operation, walk->told_ns, value};
             if (read_operation(walk, thread)) return true;
             walker_end(walk, thread);
         }

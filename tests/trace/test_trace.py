@@ -94,6 +94,18 @@ def test_a_spawn_of_the_first_thread_is_left_out(recorder):
     ]  # fmt: skip
 
 
+def test_no_rounded_time_lets_a_free_stand_before_its_malloc(recorder):
+    """Of these times the malloc's is rounded up and its free's down."""
+    text = "0 0 malloc 1 8\n0 1000 spawn 1\n1 6000 malloc 2 8\n"
+    (recorder.folder / "in.txt").write_text(f"{text}0 10000000 malloc 3 8\n1 10001000 free 3\n")
+    recorder.trace("convert", "in.txt", "--output", "in.trace")
+    lines = recorder.lines("in.trace")
+    recorder.trace("convert", "lines.txt", "--output", "again.trace")
+    assert recorder.lines("again.trace") == lines
+    recorder.trace("cut", "in.trace", "--output", "part.trace", "--to", "0.010002")
+    assert recorder.lines("part.trace") == lines[:3]
+
+
 def test_what_a_recording_of_another_form_lacks_is_said_and_kept(recorder):
     (recorder.folder / "a.txt").write_text("0 0 malloc 1 8\n0 1 malloc 1 8\n0 2 free 7\n")
     done = recorder.trace("convert", "a.txt", "--output", "a.trace")
