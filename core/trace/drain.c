@@ -320,4 +320,6 @@ void hz_drain_end(hz_drain *drain)
     drain_leaves(drain, true);
     drain->failure = 0; /* where a leaf had no room, these few bytes may have */
     write_clock(drain, HZ_FRAME_END);
+    /* The processes keep the pool mapped as long as they live. */
+    (void)madvise(hz_pool_leaf(drain->pool, 0), HZ_LEAF_COUNT * HZ_LEAF_BYTES, MADV_REMOVE);
 }

@@ -206,12 +206,14 @@ def test_a_recorder_that_sleeps_is_woken_and_heard_from_then_on(recorder):
             assert blocks_of(recorder, name) > 10
 
 
-def test_of_a_thread_for_each_task_parts_can_be_read(recorder):
+def test_of_a_thread_for_each_task_parts_can_be_read_and_leave_no_memory(recorder):
     """A thread from before the recording is the first one, and the next have its pthread_t."""
     with sleeping(recorder, "tasks") as (running, _):
         for _ in range(3):
             recorder.record("tasks.trace", "--pid", running.pid, "--for", "0.2")
             assert blocks_of(recorder, "tasks.trace") > 10
+        status = Path(f"/proc/{running.pid}/status").read_text()
+        assert int(status.partition("RssShmem:")[2].split()[0]) < 1024
 
 
 def test_a_recorder_that_sleeps_is_found_in_a_child_that_closed_all(recorder):
