@@ -141,8 +141,8 @@ static void free_defer(hz_heap *heap, void *block)
     hz_tick_of_free(heap); /* one for the large blocks of the batch */
 }
 
-/* So many frees of a thread that has no heap go to the depots. When a thread ends, the C library may
- * free what others had, behind the last moment at which a heap can be given up again. */
+/* So many frees of a thread that has no heap go to the depots. When a thread ends, the C library
+ * may free what others had, behind the last moment at which a heap can be given up again. */
 enum { LONE_FREES = 64 };
 static _Thread_local uint32_t lone_frees __attribute__((tls_model("initial-exec")));
 

@@ -17,40 +17,37 @@
 
 #include <dlfcn.h>
 
-/* From libstdc++ or libc++, if the program has one. A static program with operator new has one. */
+/* What a reference names that libstdc++ or libc++ fills. A static program with operator new has one
+ * of them; another may have none, or one that came later, with a plugin: there it is looked up. */
 #ifdef HZ_STATIC
 #define OF_CXX
+#define HZ_OF_CXX(name) ((void *)(name))
 #else
 #define OF_CXX __attribute__((weak))
+#define HZ_OF_CXX(name) ((void *)(name) != NULL ? (void *)(name) : hz_found_in_cxx(#name))
+static inline void *hz_found_in_cxx(const char *name)
+{
+    void *library = dlopen("libstdc++.so.6", RTLD_LAZY | RTLD_NOLOAD);
+    if (library == NULL) library = dlopen("libc++.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    if (library == NULL) return NULL;
+    void *found = dlsym(library, name);
+    (void)dlclose(library);
+    return found;
+}
 #endif
 typedef void (*hz_new_handler)(void);
 OF_CXX hz_new_handler _ZSt15get_new_handlerv(void);
 OF_CXX void _ZSt17__throw_bad_allocv(void);
 
-/* What a weak reference names; where that came later, with a plugin: it is looked up. */
-static inline void *hz_of_cxx(void *known, const char *name)
-{
-#ifdef HZ_STATIC
-    (void)name;
-#else
-    if (known != NULL) return known;
-    void *library = dlopen("libstdc++.so.6", RTLD_LAZY | RTLD_NOLOAD);
-    if (library == NULL) library = dlopen("libc++.so.1", RTLD_LAZY | RTLD_NOLOAD);
-    if (library != NULL) known = dlsym(library, name);
-    if (library != NULL) (void)dlclose(library);
-#endif
-    return known;
-}
-
 static inline hz_new_handler hz_new_handler_now(void)
 {
-    void *get = hz_of_cxx((void *)_ZSt15get_new_handlerv, "_ZSt15get_new_handlerv");
+    void *get = HZ_OF_CXX(_ZSt15get_new_handlerv);
     return get != NULL ? ((hz_new_handler(*)(void))get)() : NULL;
 }
 
 static inline void hz_throw_bad_alloc(void)
 {
-    void *raise = hz_of_cxx((void *)_ZSt17__throw_bad_allocv, "_ZSt17__throw_bad_allocv");
+    void *raise = HZ_OF_CXX(_ZSt17__throw_bad_allocv);
     if (raise != NULL) ((void (*)(void))raise)();
 }
 

@@ -25,12 +25,6 @@ static void get(void **blocks, size_t count)
     for (size_t i = 0; i < count; i++) blocks[i] = filled_block(hz_malloc(SIZE), SIZE);
 }
 
-static void give_to_depot(void *block)
-{
-    hz_seal(block, hz_map.keys[class_]);
-    hz_depot_give(0, class_, &block, 1);
-}
-
 /* The depot is full when a block finds no room and goes on to its span; then one is taken out. */
 static void leave_room_for_one(void)
 {
@@ -39,7 +33,8 @@ static void leave_room_for_one(void)
     size_t i = 0;
     get(blocks, MANY);
     for (bool is_full = false; i < MANY && !is_full; i++) {
-        give_to_depot(blocks[i]);
+        hz_seal(blocks[i], hz_map.keys[class_]);
+        hz_depot_give(0, class_, &blocks[i], 1);
         is_full = !hz_depot_holds(0, class_, blocks[i]);
     }
     require(i < MANY, "the depot never ran full");
@@ -60,11 +55,6 @@ static void *fill_and_give_up(void *unused)
     return NULL;
 }
 
-static void wait_for_sleeper(hz_lock *lock)
-{
-    while ((hz_atomic_peek(&lock->word) & HZ_LOCK_SLEEPERS) == 0) sched_yield();
-}
-
 CHECK_IN(30,
          "a block that came out of the depot lies in no magazine, though others follow it there")
 {
@@ -77,7 +67,7 @@ CHECK_IN(30,
     leave_room_for_one();
     hz_lock_take(lock);
     (void)pthread_barrier_wait(&step);
-    wait_for_sleeper(lock);
+    while ((hz_atomic_peek(&lock->word) & HZ_LOCK_SLEEPERS) == 0) sched_yield();
     require(hz_depot_take(0, class_, &block, 1, NULL) == 1, "the depot is empty");
     for (const hz_heap *heap = hz_heap_first(); heap != NULL; heap = heap->next)
         require(!hz_magazine_holds(heap, class_, block), "it still lies in a magazine");

@@ -142,14 +142,7 @@ static void memory_that_was_mapped(size_t size)
 static void realloc_in_the_middle(size_t size)
 {
     unsigned char *block = fresh(size + 64);
-    block = realloc(block + 32, size + 100);
-}
-
-static void realloc_in_the_middle_to_too_much(size_t size)
-{
-    static volatile size_t too_much = SIZE_MAX;
-    unsigned char *block = fresh(size + 64);
-    block = realloc(block + 32, too_much);
+    block = realloc(block + 32, size + 100 + detail);
 }
 
 /* A mark in the top byte, which AArch64 ignores when it reads and writes. Other processors do not:
@@ -206,14 +199,7 @@ static void free_with_one_byte_less(size_t size)
 static void write_to_a_freed_large_block(size_t size)
 {
     volatile unsigned char *block = fresh(size);
-    free((void *)(uintptr_t)block);
-    block[size / 2] = 1;
-}
-
-static void write_to_a_freed_locked_block(size_t size)
-{
-    volatile unsigned char *block = fresh(size);
-    (void)mlock((const void *)(uintptr_t)block, size);
+    (void)mlock((const void *)(uintptr_t)block, detail);
     free((void *)(uintptr_t)block);
     block[size / 2] = 1;
 }
@@ -290,7 +276,7 @@ static const struct act {
     {"a mark in its top byte", with_a_mark, ALWAYS, 0, 0, 0},
     {"a realloc with a mark in its top byte", realloc_with_a_mark, ALWAYS, 0, 0, 0},
     {"a realloc of the middle of a block", realloc_in_the_middle, ALWAYS, 0, 0, 0},
-    {"the same to an impossible size", realloc_in_the_middle_to_too_much, ALWAYS, 0, 0, 0},
+    {"the same to an impossible size", realloc_in_the_middle, ALWAYS, SIZE_MAX / 2, 0, 0},
     {"a second free of malloc(0)", no_bytes_twice, LIGHT, 0, 1, 1},
     {"a read of malloc(0)", read_of_no_bytes, LIGHT, 0, 1, 1},
     {"a write to malloc(0)", write_to_no_bytes, LIGHT, 0, 1, 1},
@@ -298,7 +284,7 @@ static const struct act {
     {"a free with too large a size", free_with_too_large_a_size, LIGHT, 0, 0, 0},
     {"a free with one byte less", free_with_one_byte_less, FULL, 0, 0, 0},
     {"a write to a freed large block", write_to_a_freed_large_block, FULL, 0, LARGE, 0},
-    {"a write to a freed large block that is locked", write_to_a_freed_locked_block, FULL, 0, LARGE, 0},
+    {"a write to a freed locked block", write_to_a_freed_large_block, FULL, LARGE, LARGE, 0},
     {"a write 1 MiB behind a block", write_behind, FULL, MIB - 1, 0, LARGE},
     {"a write 1 MiB before a block", write_before, FULL, MIB, 0, LARGE},
     {"a write to the byte behind a block", write_behind, FULL, 0, 0, 0},

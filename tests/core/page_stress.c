@@ -344,12 +344,6 @@ static void spoil(void)
     hz_page_pool.lock.word = other_thread;
 }
 
-static void unspoil(void)
-{
-    memcpy(hz_map.infos, infos_before, pool_before.top * sizeof(hz_page_info));
-    hz_page_pool = pool_before;
-}
-
 static void run_child(bool is_within)
 {
     (void)alarm(CHILD_SECONDS);
@@ -373,7 +367,10 @@ static void fork_between(bool is_spoilt, bool is_within)
     const pid_t child = fork();
     if (is_within) hz_lock_release(&hz_page_pool.lock);
     if (child == 0) run_child(is_within);
-    if (is_spoilt) unspoil();
+    if (is_spoilt) {
+        memcpy(hz_map.infos, infos_before, pool_before.top * sizeof(hz_page_info));
+        hz_page_pool = pool_before;
+    }
     lend_sweeps(false);
     require_child_ends(child);
 }

@@ -104,12 +104,12 @@ take 2048 16 thread take 1 16 give 2049 | ring_full | SHARDS=2
 {64: 32, 512: 4, 2048: 1}
 
 remote_ring_size sets in how many parts an inbox of 4096 blocks is emptied
-take 4096 16 thread take 1 16 give 4097 thread take 4096 16 | inbox_drains | SHARDS=2 REMOTE_GROUPING=shard
+take 4096 8 thread take 1 8 give 4097 thread take 4096 8|inbox_drains|SHARDS=2 REMOTE_GROUPING=shard
 {64: 64, 512: 8, 2048: 2}
 
-remote_grouping sets how many groups 1024 blocks of two classes and two shards are handed over in
-take 256 16 take 256 64 thread take 256 16 take 256 64 thread take 1 16 give 1025 | handed_groups | SHARDS=4
-{'none': 1024, 'shard': 2, 'shard_class': 4}
+remote_grouping sets how many groups 396 blocks of two classes and two shards are handed over in
+take 99 8 take 99 64 thread take 99 8 take 99 64 thread take 1 8 give 397 | handed_groups | SHARDS=4
+{'none': 396, 'shard': 2, 'shard_class': 4}
 
 remote_grouping decides whether blocks wait in an inbox until a thread of their shard needs some
 take 4096 16 thread take 1 16 give 4097 thread take 4096 16 | inbox_drains | SHARDS=2

@@ -148,9 +148,8 @@ PLUGIN = """
 #include <new>
 extern "C" int catches(void)
 {
-    volatile std::size_t too_much = std::size_t{1} << 62;
-    try { ::operator delete(::operator new(too_much)); } catch (const std::bad_alloc &) { return 1; }
-    return 0;
+    volatile std::size_t much = std::size_t{1} << 62;
+    try { delete (char *)::operator new(much); return 0; } catch (std::bad_alloc &) { return 1; }
 }
 """
 
@@ -159,6 +158,6 @@ def test_a_plugin_in_cxx_of_a_program_in_c_catches_what_its_new_throws(preload, 
     library = tmp_path / "plugin.so"
     words = ["c++", "-x", "c++", "-shared", "-fPIC", "-o", library, "-"]
     subprocess.run(words, input=PLUGIN, text=True, check=True)
-    code = f"import ctypes; print(ctypes.CDLL({str(library)!r}).catches())"
-    done = preload(sys.executable, "-c", code)
+    code = "import ctypes, sys; print(ctypes.CDLL(sys.argv[1]).catches())"
+    done = preload(sys.executable, "-c", code, library)
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr

@@ -379,15 +379,10 @@ static void *sleep_a_moment(void *unused)
 /* The C library keeps some stacks: a thread that ends beyond them frees what others had. */
 CHECK("a thread that never allocates has no heap, whatever is freed at its end")
 {
-    pthread_t thread;
-    pthread_attr_t detached;
     (void)run_thread(sleep_a_moment, NULL); /* the first one brings the background thread */
     const size_t threads = threads_now();
     const uint64_t before = hz_counter("heaps_born") + hz_counter("heaps_adopted");
-    (void)pthread_attr_init(&detached);
-    (void)pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
-    for (int i = 0; i < CROWD_MOST; i++)
-        require(pthread_create(&thread, &detached, sleep_a_moment, NULL) == 0, "no thread");
+    for (int i = 0; i < CROWD_MOST; i++) (void)pthread_detach(thread_start(sleep_a_moment, NULL));
     wait_for_threads(threads);
     const uint64_t after = hz_counter("heaps_born") + hz_counter("heaps_adopted");
     require(after == before, "%llu heaps", (unsigned long long)(after - before));
