@@ -301,6 +301,8 @@ def test_a_process_says_what_it_runs_with(name, find):
         found.adapter.confirmed("".join([*spoken, said(found, {})]))
     assert found.adapter.confirmed(probe.run_true(found.environment({})).stderr) is None
     assert found.adapter.confirmed("starting up\nnarenas:4\n{}\n") is None
+    cut = 'HZ_CONFIRM {"pid":1,"conf\n'  # among those of very many processes
+    assert found.adapter.confirmed(cut + spoken[0]) == found.adapter.confirmed(spoken[0])
 
 
 @pytest.mark.parametrize("name", CONFIRMING)

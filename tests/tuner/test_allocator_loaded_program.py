@@ -57,7 +57,10 @@ def test_a_program_beside_needs_a_dot(compiled, monkeypatch):
 def test_a_script_is_followed_to_what_is_executed(tmp_path, compiled):
     program = compiled("interpreter")
     script, outer, circle, text = map(tmp_path.joinpath, ("script", "outer", "circle", "text"))
-    put(tmp_path, {"script": f"#!{program} -x\n", "outer": f"#!/usr/bin/env -S {script}\n"})
+    put(
+        tmp_path,
+        {"script": f"#!{program} -x # it isn't code\n", "outer": f"#!/usr/bin/env -S {script}\n"},
+    )
     put(tmp_path, {"circle": f"#!{circle}\n", "text": "hello"})
     text.chmod(0o755)
     seen = loaded_program.inspect(outer)

@@ -177,6 +177,7 @@ def test_a_contender_that_fails_now_and_then_is_not_called_worse():
     truths = landscape(0.0), landscape(status="crash")
     good, bad = (row(ReplayExecutor(each, QUIET, seed=SEED), SIDES, 4)[0] for each in truths)
     assert not is_settled_by_failure([bad] * 2)
+    assert Gate(MARGIN).rule("row", [bad] * 2, Horizon(6)).answer == "not enough data"
     for blocks, answer in (([bad] * 3, "worse"), ([good, good, bad], "not enough data")):
         assert is_settled_by_failure(blocks)
         assert Gate(MARGIN).rule("row", blocks, Horizon(6)).answer == answer

@@ -6,14 +6,16 @@ import json
 import os
 import socket
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from msgspec import structs
 
-from hztune.blocks import Block, Outcome, Turn, joined
-from hztune.errors import HztuneError, UsageError
+from hztune import process
+from hztune.blocks import COMMAND, Arm, Block, Outcome, Turn, joined
+from hztune.errors import HztuneError, OutOfTime, UsageError
 from hztune.machine import Machine
 from hztune.measure import SeveralExecutor, disturbance, launch, server, watch, whole
 from hztune.measure.alternate import BY_TURNS, without_strangers
@@ -117,6 +119,7 @@ NO_RATES = ("nan", "inf", "-3", "0", "1e999", "x", "")
 METRICS = {
     "a number": (RATE, "rate: 120.5/s", 120.5),
     "thousands": (RATE, "rate: 1,250/s", 1250.0),
+    "a comma for a point": (RATE, "rate: 9,95/s", "the metric is no number: '9,95'"),
     "the last of several": (RATE, "rate: 1e2/s\nrate: 1e3/s", 1000.0),
     "the first group": (Metric("(.)=(.)"), "4=x", 4.0),
     "less is better": (Metric(r"(\d+) ms", better="lower"), "4 ms", 0.25),
@@ -182,12 +185,22 @@ def test_preparation_and_cleanup_surround_every_run_or_the_runs_of_a_round(tmp_p
         by_runs(python("pass", prepare="echo no disk >&2; exit 9"))
 
 
+@pytest.mark.parametrize("measure", [by_turns, by_runs])
+def test_what_was_prepared_is_cleaned_up_after_a_run_that_is_cut_too(measure, tmp_path):
+    prepared = tmp_path / "prepared"
+    program = python("time.sleep(60)", prepare=f"mkdir {prepared}", cleanup=f"rmdir {prepared}")
+    ends = time.monotonic() + 1.0
+    with pytest.raises(OutOfTime), process.limited(lambda: ends - time.monotonic()):
+        measure(program, CONTROL)
+    assert not prepared.exists()
+
+
 def test_what_happens_during_a_preparation_or_a_cleanup_disturbs_no_run(monkeypatch):
     done = []
     passed = Watch.passed
     monkeypatch.setattr(server, "Watch", lambda: done.append("watch") or Watch())
     monkeypatch.setattr(Watch, "passed", lambda self: done.append("stop") or passed(self))
-    monkeypatch.setattr(server, "hook", lambda option, command, environment: done.append(option))
+    monkeypatch.setattr(server, "hook", lambda option, *_: done.append(option))
     by_runs(python("pass"))
     assert done == ["--prepare", "watch", "stop", "--cleanup"]
 
@@ -333,14 +346,14 @@ def test_the_expected_cost_follows_what_runs_have_taken_now_or_before():
 # ---- by turns or by runs -------------------------------------------------------------------------
 
 
-def choose(program, memory_mb=0, before=()):
+def choose(program, second=CONTROL, *, memory_mb=0, before=()):
     """What is said of a program before its first block, and that block."""
     said = []
     player = ProgramExecutor(
         program, seed=1, identity=OpenProof(), memory_mb=memory_mb, say=said.append
     )
     player.recall(before)
-    block = player.measure([CONTROL, CONTROL], role="aa", rounds=1, number=0)
+    block = player.measure([CONTROL, second], role="aa", rounds=1, number=0)
     return "\n".join(said), block
 
 
@@ -372,6 +385,15 @@ def test_where_turns_would_lie_runs_are_used_and_the_reason_is_said(name, tmp_pa
     assert by_turns == [not told.startswith(RUNS)] * 2
     if name == "is asked by runs":
         assert choose(python(code), before=[block])[0] == f"{RUNS}as the study began"
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [("time.sleep(0.3)", f"{RUNS}it waits for"), ("os.fork()", f"{TURNS.split(',')[0]}, on all")],
+)
+def test_a_contender_that_is_a_command_is_tried_out_as_the_control_is(code, told):
+    new = Arm.of(f"{COMMAND}new", {"knob": 1})
+    assert choose(python(f"if 'KNOB_knob' in os.environ: {code}\n{BUSY}"), new)[0].startswith(told)
 
 
 def test_where_memory_is_too_little_for_all_arms_they_are_run_one_after_the_other():

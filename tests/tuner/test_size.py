@@ -19,7 +19,7 @@ CEILINGS = {
     "tuner": {"code": 19300, "modules": 128, "functions": 1716, "classes": 267, "docstrings": 2950},
     "tests": {"code": 15200},
     "experiments": {"code": 5700},
-    "core in C": {"code": 19500},
+    "core in C": {"code": 19600},
     "tests in C": {"code": 9000},
     "guides": {"words": 14000},
     "experiments' pages": {"words": 15000},

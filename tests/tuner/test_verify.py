@@ -72,6 +72,14 @@ def test_a_claim_holds_where_all_of_it_is_true(claim, make_profile):
     assert status != "ok" or finding.rss_ratio == pytest.approx(rss)
 
 
+def test_a_configuration_that_fails_now_and_then_is_not_called_one_that_does_not_run(make_profile):
+    tries = iter(range(100))
+    ends = lambda arm: Truth(0.131, "crash" if arm == TUNED and next(tries) == 1 else "ok")  # noqa: E731
+    promise = Promise.of(make_profile(claim=CLAIMED, objective=Objective("ops_per_s", {})))
+    finding = measure(promise, bench_of(ends, SIMULATED, budget_s=60.0))
+    assert (finding.answer, "failed in 1 of" in finding.why) == ("cannot tell", True), finding
+
+
 @pytest.mark.parametrize("budget_s", [0.5, 1.0])
 def test_an_answer_that_had_too_few_pairs_says_how_much_time_has_enough(budget_s, make_profile):
     claim = Promise.of(make_profile(claim=CLAIMED, objective=Objective("ops_per_s", {})))

@@ -52,6 +52,9 @@ CPU_TIME = "cpu_us"
 UNCHANGED_PROGRAM = "none"
 """Stands for an allocator where there is none: the program as its user starts it today."""
 
+COMMAND = "command:"
+"""Begins the allocator of an arm that is a command of the user's, run as it is."""
+
 _KEY_LENGTH = 12
 
 

@@ -63,9 +63,11 @@ class Machine:
             text_or_empty(cpu / name) for name in ("cpufreq/boost", "intel_pstate/no_turbo")
         )
         flags = " ".join(sorted(_after("flags|Features", cpuinfo).split()))
+        # Where the kernel gives no name (arm64).
+        parts = re.findall(r"^CPU (?:implementer|part)\s*: (\S+)$", cpuinfo, re.M)[:2]
         limit, memory = group_limit(root=root), text_or_empty(root / "proc/meminfo")
         return cls(
-            cpu=_after("model name", cpuinfo) or _arm_model(cpuinfo),
+            cpu=_after("model name", cpuinfo) or " ".join([platform.machine(), *parts]),
             cores=len(os.sched_getaffinity(0)),
             quota=_cpu_quota(root),
             kernel=platform.release(),
@@ -202,12 +204,6 @@ def group_limit(whose: str = "self", root: Path = Path("/")) -> tuple[int, int] 
 def _after(name: str, text: str) -> str:
     found = re.search(rf"^(?:{name})\s*:\s*(.+)$", text, re.M)
     return found[1].strip() if found else ""
-
-
-def _arm_model(cpuinfo: str) -> str:
-    """The implementer and the part, where the kernel gives no name (arm64)."""
-    parts = re.findall(r"^CPU (?:implementer|part)\s*: (\S+)$", cpuinfo, re.M)[:2]
-    return " ".join([platform.machine(), *parts])
 
 
 def _huge_pages(folder: Path) -> str:

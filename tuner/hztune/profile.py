@@ -328,7 +328,8 @@ def parse(content: bytes) -> Profile:
 def _judge(profile: Profile) -> None:
     """The relations between fields: library, parameters and verdict must tell one story."""
     adapter, identity, claim = profile.adapter, profile.allocator, profile.claim
-    stems = "|".join(map(re.escape, adapter.library_stems()))
+    names = () if adapter.is_inside else adapter.table.libraries
+    stems = "|".join(re.escape(soname.partition(".so")[0]) for soname, _ in names)
     if not re.fullmatch(rf"({stems})\.so(\.[0-9]{{1,4}}){{0,3}}" if stems else "", identity.soname):
         raise UsageError(f"allocator.soname is no library of {identity.name}")
     adapter.check(identity.given, identity.as_installed())

@@ -306,10 +306,6 @@ class Adapter:
         """
         return {}
 
-    def library_stems(self) -> tuple[str, ...]:
-        names = () if self.is_inside else self.table.libraries
-        return tuple(soname.partition(".so")[0] for soname, _ in names)
-
     def package_of(self, soname: str) -> str:
         """The Debian package that brings the library of that name; "" when none does."""
         found = (package for known, package in self.table.libraries if soname.startswith(known))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -144,8 +145,10 @@ class Hz(Library):
 
     def _said(self, stderr: str) -> dict[str, Any] | None:
         """What the first process confirmed, if all that did so agree."""
-        lines = re.findall(self.table.said, stderr, re.M)
-        said: list[dict[str, Any]] = [json.loads(line) for line in lines]
+        said: list[dict[str, Any]] = []
+        for line in re.findall(self.table.said, stderr, re.M):
+            with suppress(ValueError):  # of very many processes, one may be cut
+                said.append(json.loads(line))
         for other in said[1:]:
             if other["config"] != said[0]["config"]:
                 raise WrongConfiguration(

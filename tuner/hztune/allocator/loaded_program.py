@@ -149,7 +149,7 @@ def _shebang(path: Path) -> str:
     """The interpreter of a script (`env` looked through); "" when it is no script."""
     with path.open("rb") as file:
         first = file.readline(_SHEBANG_BYTES)
-    words = shlex.split(first[2:].decode(errors="replace")) if first.startswith(b"#!") else []
+    words = first[2:].decode(errors="replace").split() if first.startswith(b"#!") else []
     if words and Path(words[0]).name == "env":
         words = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
     return words[0] if words else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -47,30 +47,22 @@ def _allocators() -> Listing:
     return rows, records
 
 
-def _spaces() -> Listing:
-    rows = [(path.stem, str(path)) for path in api.spaces()]
-    return rows, [{"name": name, "path": path} for name, path in rows]
-
-
 def _formats() -> Listing:
-    rows, records = list[tuple[str, ...]](), []
-    for each in api.formats():
-        rows.append((each.name, " ".join(each.allocators) or "all", each.doc))
-        records.append(dict(name=each.name, allocators=list(each.allocators), doc=each.doc))
-    return rows, records
+    found = api.formats()
+    rows = [(each.name, " ".join(each.allocators) or "all", each.doc) for each in found]
+    return rows, [dict(name=f.name, allocators=list(f.allocators), doc=f.doc) for f in found]
 
 
-def _policies() -> Listing:
-    rows = [(name, api.policy(name).doc) for name in api.policies()]
-    return rows, [{"name": name, "doc": doc} for name, doc in rows]
+def _named(rows: list[tuple[str, str]], second: str) -> Listing:
+    return rows, [{"name": name, second: text} for name, text in rows]
 
 
-_LISTS = {
+_LISTS: dict[str, Callable[[], Listing]] = {
     "workloads": _workloads,
     "allocators": _allocators,
-    "spaces": _spaces,
+    "spaces": lambda: _named([(path.stem, str(path)) for path in api.spaces()], "path"),
     "formats": _formats,
-    "policies": _policies,
+    "policies": lambda: _named([(each, api.policy(each).doc) for each in api.policies()], "doc"),
 }
 
 

@@ -19,7 +19,7 @@ from hztune.allocator.base import knob
 from hztune.allocator.live import Running
 from hztune.arguments import command_words, require_name, split_configured, split_named
 from hztune.artifacts import preloadable
-from hztune.blocks import UNCHANGED_PROGRAM, Arm
+from hztune.blocks import COMMAND, UNCHANGED_PROGRAM, Arm
 from hztune.errors import UsageError
 from hztune.files import sha256_of
 from hztune.measure import insides
@@ -30,8 +30,6 @@ from hztune.profile import hash_of_words
 from hztune.workload import WorkloadSpec
 
 BUILD = "build:"  # begins the allocator of an arm that is another build of hz
-
-COMMAND = "command:"  # the same of a command of the user's, run as it is
 
 Amount = Literal["ops_per_s", "seconds", "higher", "lower"]
 """Operations a second, seconds of a run, or the user's metric, of which more or less is better."""

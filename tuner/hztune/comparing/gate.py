@@ -126,7 +126,7 @@ class Gate:
             why = f"the new one cannot be used ({failures[0].words})"
         elif failures:
             why = f"the new one failed{how_often(failures, of)}"
-            answer = "worse" if len(failures) == of else answer
+            answer = "worse" if len(failures) == of and is_settled_by_failure(blocks) else answer
         else:
             parts = tuple(self.judge(self._logs(blocks), horizon))
             answer = GATE_ANSWERS[all_of(each.answer for each in parts)]
@@ -203,7 +203,9 @@ def is_settled_by_failure(blocks: Sequence[Block]) -> bool:
     failures = [*failures_of(blocks, 0), *failures_of(blocks, 1)]
     if not failures:
         return False
-    return len(blocks) >= _FAILING_PAIRS or any(f.status not in MAY_BE_CHANCE for f in failures)
+    return len(blocks) >= _FAILING_PAIRS or any(
+        f.status not in (*MAY_BE_CHANCE, "hang") for f in failures
+    )
 
 
 def failures_of(blocks: Sequence[Block], index: int) -> list[Outcome]:

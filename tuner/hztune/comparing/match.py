@@ -155,7 +155,7 @@ class RowRun(Inquiry):
     def measure(self) -> None:
         """Measures until nothing is wanted; OutOfTime: not even the control could be prepared."""
         bench = self.bench
-        bench.executor.prepare(self.arms[0])
+        bench.executor.prepare(*self.arms)
         enough_s = self.enough_s = self._needed_s()
         part_s = bench.budget.total_s
         if HEADROOM * (part_s + OVERTIME_S) < enough_s:

@@ -68,8 +68,11 @@ class Executor(Protocol):
         """Where the time went since the executor was made."""
         return self._accounting
 
-    def prepare(self, control: Arm) -> None:
-        """Finds out how arms are measured, and what a block costs; else `measure` does, first."""
+    def prepare(self, *arms: Arm) -> None:
+        """Finds out how arms are measured, and what a block costs; else `measure` does, first.
+
+        The first is the control; of others only those matter that are commands of their own.
+        """
         return None
 
     def recall(self, blocks: Sequence[Block]) -> None:
@@ -98,8 +101,8 @@ class Around(Executor):
     def accounting(self) -> Accounting:
         return self.inner.accounting
 
-    def prepare(self, control: Arm) -> None:
-        self.inner.prepare(control)
+    def prepare(self, *arms: Arm) -> None:
+        self.inner.prepare(*arms)
 
     def cost(self, arms: int, rounds: int) -> float:
         return self.inner.cost(arms, rounds)
@@ -144,9 +147,9 @@ class SeveralExecutor(Executor):
     def accounting(self) -> Accounting:
         return sum((each.accounting for each in self._executors), Accounting())
 
-    def prepare(self, control: Arm) -> None:
+    def prepare(self, *arms: Arm) -> None:
         for each in self._executors:
-            each.prepare(control)
+            each.prepare(*arms)
 
     def cost(self, arms: int, rounds: int) -> float:
         return sum(each.cost(arms, rounds) for each in self._executors)

@@ -128,13 +128,12 @@ class AlternateExecutor(RunExecutor):
                     own = self._own(part, beside=len(parts))
                     program = stack.enter_context(with_port_and_dir(own))
                     hook("--prepare", program.prepare, self.identity.base)
+                    stack.callback(hook, "--cleanup", program.cleanup, self.identity.base)
                     units[index] = self._unit(part, program, seed, rng, limit_s)
             if units:
                 numbers = [*units]
                 played = take_turns([*units.values()], self.pace, runs=runs, holdings=holdings)
                 found += [(numbers[number], run) for number, run in played]
-            for unit in units.values():
-                hook("--cleanup", unit.program.cleanup, self.identity.base)
         return found
 
     def _count(self, index: int, part: Part, number: int, run: Run) -> None:

@@ -79,7 +79,13 @@ class Watch:
             )
             found["steal_ticks"] = ticks[7]  # 0 where the hypervisor does not say
             found["pressure_us"] = int(pressure[1]) if pressure else 0
-            found["others_us"] = _others_us(ticks)
+            # What this process and what it has waited for, such as a load, did not use so far. The
+            # two counters are not brought up to date together: only several ticks mean something.
+            used = [
+                resource.getrusage(of) for of in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+            ]
+            own_s = sum(each.ru_utime + each.ru_stime for each in used)
+            found["others_us"] = sum(ticks[:3]) * _TICK_NS // 1000 - round(1e6 * own_s)
         return found
 
 
@@ -103,14 +109,3 @@ def cpu_ticks(root: Path = Path("/")) -> list[int]:
     """Of all CPUs since the start: user, nice, system, idle, I/O wait, two more, stolen."""
     words = text_or_empty(root / "proc/stat").partition("\n")[0].split()
     return [int(word) for word in words[1:9]] if len(words) > 8 else [0] * 8
-
-
-def _others_us(ticks: list[int]) -> int:
-    """The CPU time that this process and what it has waited for did not use so far.
-
-    The load of a server is among what it has waited for. Since two counters are compared that are
-    not brought up to date together, only differences of several ticks mean something.
-    """
-    used = [resource.getrusage(of) for of in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    own_s = sum(each.ru_utime + each.ru_stime for each in used)
-    return sum(ticks[:3]) * _TICK_NS // 1000 - round(1e6 * own_s)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from hztune.allocator import Installed
-from hztune.blocks import Arm, Block, Role
+from hztune.blocks import COMMAND, Arm, Block, Role
 from hztune.errors import UsageError
 from hztune.machine import Machine, timed_window
 from hztune.measure import Accounting, Executor, SeveralExecutor
@@ -60,10 +60,10 @@ class ProgramExecutor(AlternateExecutor):
         self._by, self._say = program.by, say
         self._is_by_turns: bool | None = None
 
-    def prepare(self, control: Arm) -> None:
-        self._choose(control)
+    def prepare(self, *arms: Arm) -> None:
+        self._choose(arms)
         if not self._is_by_turns:
-            super().prepare(control)
+            super().prepare(*arms)
 
     def recall(self, blocks: Sequence[Block]) -> None:
         super().recall(blocks)
@@ -72,14 +72,14 @@ class ProgramExecutor(AlternateExecutor):
             self._by = "turns" if by_turns else "runs"
 
     def measure(self, arms: Sequence[Arm], *, role: Role, rounds: int, number: int) -> Block:
-        self._choose(arms[0])
+        self._choose(arms)
         return super().measure(arms, role=role, rounds=rounds, number=number)
 
     def _play(self, parts: list[Part], rounds: int, number: int, rng: random.Random) -> float:
         way = AlternateExecutor if self._is_by_turns and self.fits(len(parts)) else RunExecutor
         return way._play(self, parts, rounds, number, rng)
 
-    def _choose(self, control: Arm) -> None:
+    def _choose(self, arms: Sequence[Arm]) -> None:
         if self._is_by_turns is not None:
             return
         finding, said = Finding("", self.pace), fixed_port(self.program)
@@ -88,8 +88,12 @@ class ProgramExecutor(AlternateExecutor):
             self.program = replace(self.program, has_network=bool(said and not reason))
             with timed_window():
                 started = time.monotonic()
-                tryout = Tryout(self, self.program, control)
-                finding = tryout.of_load(reason) if reason else tryout.finding()
+                tried = iter([arms[0], *(a for a in arms[1:] if a.allocator.startswith(COMMAND))])
+                while not finding.reason and (arm := next(tried, None)):
+                    tryout, pace = Tryout(self, self.program, arm), self.pace
+                    finding = tryout.of_load(reason) if reason else tryout.finding()
+                    if arm != arms[0] and pace.cpu is None:  # of those before it
+                        self.pace, finding = pace, replace(finding, pace=pace)
                 took_s = time.monotonic() - started
             self._accounting += Accounting(warmup_s=took_s, wall_s=took_s)
         if finding.remark:

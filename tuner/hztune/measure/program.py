@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -55,6 +56,7 @@ _MOST_WARMUPS = 1000
 _MOST_PORT = 65535
 _COMMAND_S = 60.0
 _HOOK_S = 600.0
+_CLEAN_UP_S = 10.0  # a run that was cut is cleaned up after, too
 _NETWORK_TRIAL_S = 10.0
 
 
@@ -428,7 +430,7 @@ def can_have_networks() -> bool:
 
 def rate_of(text: str, better: Better) -> float | Fault:
     try:
-        value = float(text.replace(",", ""))
+        value = float(re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text))  # 1,234.5
     except ValueError:
         return Fault("bad_output", f"the metric is no number: {text.strip()[:80]!r}")
     if not math.isfinite(value) or value <= 0.0:
@@ -440,7 +442,9 @@ def hook(option: str, command: str, environment: Mapping[str, str]) -> None:
     """Runs a command of the user's beside the timed part; HztuneError: it failed."""
     if not command:
         return
-    done = process.run(["/bin/sh", "-c", command], env=environment, deadline_s=_HOOK_S)
+    ends = time.monotonic() + max(process.left_s(), _CLEAN_UP_S if option == "--cleanup" else 0.0)
+    with process.limited(lambda: ends - time.monotonic()):
+        done = process.run(["/bin/sh", "-c", command], env=environment, deadline_s=_HOOK_S)
     if not done.ok:
         raise HztuneError(f"{option} {command!r} {done.describe()}")
 

@@ -109,9 +109,10 @@ def serve_once(
 
 
 def run_once(unit: Unit, rest: RestPlan | None = None) -> Run:
-    with with_port_and_dir(unit.program) as program:
+    with with_port_and_dir(unit.program) as program, contextlib.ExitStack() as afterwards:
         unit = replace(unit, program=program)
         hook("--prepare", program.prepare, unit.base)
+        afterwards.callback(hook, "--cleanup", program.cleanup, unit.base)
         watch, began_ns = Watch(), time.monotonic_ns()
         if program.service is not None:
             run = serve_once(unit, rest=rest)
@@ -119,7 +120,6 @@ def run_once(unit: Unit, rest: RestPlan | None = None) -> Run:
             run = rest_once(unit) if rest else time_once(unit)
         alive_s = 1e-9 * (time.monotonic_ns() - began_ns)
         run = replace(run, start_ns=began_ns, alive_s=alive_s, passed=watch.passed())
-        hook("--cleanup", program.cleanup, unit.base)
     return run
 
 

@@ -257,13 +257,13 @@ class RunExecutor(BlockExecutor):
         part.rested = run.rested
         self.sink.turn(index, run.pid, turn, evidence)
 
-    def prepare(self, control: Arm) -> None:
+    def prepare(self, *arms: Arm) -> None:
         if self._run_s or self.hangs is not None:
             return
         self._warmups = max(0 if self._is_warm else 1, self._warmups)
         with timed_window():
             rng = random.Random(f"{self._seed} warm-up")
-            warmup_s = self._warm_up(self._parts_of([control]), rng)
+            warmup_s = self._warm_up(self._parts_of(arms[:1]), rng)
         self._accounting += Accounting(warmup_s=warmup_s, wall_s=warmup_s)
 
     def _play(self, parts: list[Part], rounds: int, number: int, rng: random.Random) -> float:

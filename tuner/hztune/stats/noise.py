@@ -140,20 +140,16 @@ def _provable(pairs: int, trusted: float, alpha: float) -> float:
     """The same in standard errors of the mean, where the prior knows the variance."""
     df = pairs - 1.0
     critical = t_quantile(normal_tail(planned_bound(pairs, alpha, pairs)), trusted + df)
-    own = [_chi_square(rank, df) / df for rank in _RANKS]
+    scale = 2.0 / (9.0 * df)
+    # Quantiles of chi-square / df (Wilson & Hilferty, Proc. Natl. Acad. Sci. 17, 1931).
+    roots = (1.0 - scale + normal_quantile(rank) * math.sqrt(scale) for rank in _RANKS)
+    own = [max(0.0, root) ** 3 for root in roots]
     widths = [critical * math.sqrt(max(s2, (trusted + df * s2) / (trusted + df))) for s2 in own]
 
     def is_low(gain: float) -> bool:
         return fmean(normal_tail(width - gain) for width in widths) < _POWER
 
     return bisected(is_low, 0.0, 2.0 * max(widths), 40)
-
-
-def _chi_square(probability: float, df: float) -> float:
-    """Quantile of chi-square (Wilson & Hilferty, Proc. Natl. Acad. Sci. 17, 1931)."""
-    scale = 2.0 / (9.0 * df)
-    root = 1.0 - scale + normal_quantile(probability) * math.sqrt(scale)
-    return df * max(0.0, root) ** 3
 
 
 Averages = tuple[NDArray[np.float64], NDArray[np.float64]]  # means and variances, (groups,) each

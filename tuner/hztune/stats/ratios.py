@@ -107,15 +107,11 @@ def logs_of(
         compare = pair_ratio if what == "speed" else load_ratio
         found = (each.log_ratio if (each := compare(*pair)) else None for pair in pairs)
     elif what == "cpu":
-        found = (_log_cpu_ratio(*pair) for pair in pairs)
+        ran = ([each.counted.get(CPU_TIME, 0) for each in p] for p in pairs if p[0].ok and p[1].ok)
+        found = (math.log(after / before) for before, after in ran if before and after)
     else:
         found = (log_memory_ratio(*pair, what) for pair in pairs)
     return [each for each in found if each is not None]
-
-
-def _log_cpu_ratio(reference: Outcome, candidate: Outcome) -> float | None:
-    before, after = (each.counted.get(CPU_TIME, 0) for each in (reference, candidate))
-    return math.log(after / before) if reference.ok and candidate.ok and before and after else None
 
 
 def _mean(parts: Sequence[PairRatio | None]) -> PairRatio | None:

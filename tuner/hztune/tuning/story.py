@@ -250,7 +250,10 @@ class Winner(Story):
             has_measured = self.search_until(self._searched_by(is_further))
             if affordable_pairs(self.bench, 1, PROVED_BY) < self.bench.least_pairs:
                 return self._nothing_proved()
-            finalist = self.search.finalist(self._most_steps())
+            bench, pairs = self.bench, max(PAIRS, self.bench.least_pairs)
+            longest = range(MOST_STEPS, 1, -1)
+            steps = (n for n in longest if affordable_pairs(bench, n, PROVED_BY) >= pairs)
+            finalist = self.search.finalist(next(steps, 1))
             if finalist is None:
                 if is_further and not has_measured:
                     return self._nothing_proved()
@@ -277,11 +280,6 @@ class Winner(Story):
             return SEARCHED_BY
         now = self.bench.budget.elapsed() / self.bench.budget.total_s
         return now + NEXT_SEARCH * max(0.0, PROVED_BY - now)
-
-    def _most_steps(self) -> int:
-        bench, counts = self.bench, range(MOST_STEPS, 1, -1)
-        pairs = max(PAIRS, bench.least_pairs)
-        return next((n for n in counts if affordable_pairs(bench, n, PROVED_BY) >= pairs), 1)
 
     def _prove(self, chain: Chain) -> Proof | None:
         """The proof of a finalist, None when it failed; then it is out for good."""

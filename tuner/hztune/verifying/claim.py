@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from hztune.arguments import within
-from hztune.blocks import Arm
+from hztune.blocks import MAY_BE_CHANCE, Arm
 from hztune.errors import OutOfTime, UsageError
 from hztune.machine import Machine
 from hztune.measure.executors import executor_for
@@ -247,7 +247,7 @@ class _Recheck:
         if not self.planned:
             self.rounds = self.bench.rounds(2, budget.total_s / PAIRS)
             if self.bench.ledger.blocks:
-                cost_s = self.bench.executor.cost(2, self.rounds)
+                cost_s = self.bench.executor.cost(2, self.rounds) or math.inf  # it never ran
                 self.planned = max(LEAST_PLANNED, pairs + int(budget.left() / cost_s))
         is_told = verification(self.promise, self.record, self.looks()).answer != "cannot tell"
         if is_told or 0 < self.planned <= pairs:
@@ -314,8 +314,11 @@ def verification(promise: Promise, record: ArmRecord, looks: Looks) -> Verificat
 def _judged(
     promise: Promise, record: ArmRecord, looks: Looks, interval: Interval | None
 ) -> tuple[VerifyAnswer, str]:
-    if record.failures:
-        return "does not hold", f"the configuration does not run here ({record.failures[0].words})"
+    failed, of = record.failures, len(record.failures) + len(record.pairs)
+    if failed and (failed[0].status not in MAY_BE_CHANCE or 3 <= len(failed) > of / 2):
+        return "does not hold", f"the configuration does not run here ({failed[0].words})"
+    if failed:
+        return "cannot tell", f"it failed in {len(failed)} of {of} pairs ({failed[0].words})"
     if interval is None:
         return "cannot tell", f"too few pairs ({len(record.pairs)})"
     for question, words in _refuting(promise, record, interval, looks):
