@@ -57,7 +57,8 @@ GATE_ANSWERS: dict[Answer, GateAnswer] = {  # each is wrong in at most 2.5 % of 
 }
 
 _NOT_AS_ASKED: tuple[Status, ...] = ("rejected", "wrong_allocator", "wrong_config")
-_FAILING_PAIRS = 3  # pairs before a contender that fails is judged
+_FAILING_PAIRS = 3  # pairs before a contender is judged by failures of these kinds:
+_NO_PROOF = (*MAY_BE_CHANCE, "hang")
 
 
 class Horizon(Struct, frozen=True, forbid_unknown_fields=True):
@@ -203,9 +204,7 @@ def is_settled_by_failure(blocks: Sequence[Block]) -> bool:
     failures = [*failures_of(blocks, 0), *failures_of(blocks, 1)]
     if not failures:
         return False
-    return len(blocks) >= _FAILING_PAIRS or any(
-        f.status not in (*MAY_BE_CHANCE, "hang") for f in failures
-    )
+    return len(blocks) >= _FAILING_PAIRS or any(f.status not in _NO_PROOF for f in failures)
 
 
 def failures_of(blocks: Sequence[Block], index: int) -> list[Outcome]:

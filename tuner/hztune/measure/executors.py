@@ -88,12 +88,13 @@ class ProgramExecutor(AlternateExecutor):
             self.program = replace(self.program, has_network=bool(said and not reason))
             with timed_window():
                 started = time.monotonic()
-                tried = iter([arms[0], *(a for a in arms[1:] if a.allocator.startswith(COMMAND))])
-                while not finding.reason and (arm := next(tried, None)):
-                    tryout, pace = Tryout(self, self.program, arm), self.pace
-                    finding = tryout.of_load(reason) if reason else tryout.finding()
-                    if arm != arms[0] and pace.cpu is None:  # of those before it
-                        self.pace, finding = pace, replace(finding, pace=pace)
+                tryout = Tryout(self, self.program, arms[0])
+                finding = tryout.of_load(reason) if reason else tryout.finding()
+                commands = [arm for arm in arms[1:] if arm.allocator.startswith(COMMAND)]
+                while commands and not finding.reason:
+                    other = Tryout(self, self.program, commands.pop(0)).finding()
+                    self.pace = max(finding.pace, other.pace, key=lambda each: each.cpu is None)
+                    finding = replace(finding, reason=other.reason, pace=self.pace)
                 took_s = time.monotonic() - started
             self._accounting += Accounting(warmup_s=took_s, wall_s=took_s)
         if finding.remark:
