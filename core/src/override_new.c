@@ -3,6 +3,7 @@
  */
 #include <hz/hz.h>
 
+#include <errno.h>
 #include <stdlib.h>
 
 #include "override.h"
@@ -15,7 +16,7 @@ static void *new_slow(size_t align, size_t size)
         void *block = hz_aligned_alloc(align, size);
         if (block != NULL) return block;
         hz_new_handler handler = hz_new_handler_now();
-        if (handler == NULL || (align & (align - 1)) != 0 || align == 0) break;
+        if (handler == NULL || errno == EINVAL) break;
         handler();
     }
     hz_throw_bad_alloc();

@@ -75,6 +75,17 @@ static void add_number(numbers *list, uint32_t number)
     list->at[(list->start + list->count++) & (list->room - 1)] = number;
 }
 
+static uint32_t newest_number(numbers *list)
+{
+    return list->at[(list->start + --list->count) & (list->room - 1)];
+}
+
+static uint32_t oldest_number(numbers *list)
+{
+    list->count--;
+    return list->at[list->start++ & (list->room - 1)];
+}
+
 static uint64_t add_pair(emitter *e)
 {
     if (e->pair_count == e->pair_room) {
@@ -108,11 +119,7 @@ static uint32_t take_cell(emitter *e, const hz_step *step, uint32_t taker)
     pair *between = pair_of(e, step, taker);
     const bool is_enough = !is_small(step) || between->made >= SMALL_CELLS;
     e->writer.header.handed_count++;
-    numbers *empty = &between->empty;
-    if (is_enough && empty->count > 0) { /* the oldest */
-        empty->count--;
-        return empty->at[empty->start++ & (empty->room - 1)];
-    }
+    if (is_enough && between->empty.count > 0) return oldest_number(&between->empty);
     if (between->left == 0) {
         between->next = e->writer.header.cell_count;
         between->left = CELLS_A_GROUP;
@@ -125,8 +132,7 @@ static uint32_t take_cell(emitter *e, const hz_step *step, uint32_t taker)
 
 static uint32_t take_slot(emitter *e, uint32_t thread)
 {
-    numbers *free_ = &e->slots[thread]; /* the newest of these */
-    if (free_->count > 0) return free_->at[(free_->start + --free_->count) & (free_->room - 1)];
+    if (e->slots[thread].count > 0) return newest_number(&e->slots[thread]);
     return e->writer.streams[thread].about.slot_count++;
 }
 

@@ -66,8 +66,9 @@ static size_t step(hz_player *p, size_t most)
     burst_state *state = p->state;
     shared *all = p->run->shared;
     size_t done = 0;
-    const uint64_t done_by_all = atomic_load_explicit(&all->halves, memory_order_acquire);
-    if (is_between_halves(state) && done_by_all < state->halves * p->run->threads) return 0;
+    if (is_between_halves(state) &&
+        atomic_load_explicit(&all->halves, memory_order_acquire) < state->halves * p->run->threads)
+        return 0;
     do {
         play(p, state);
         done++;

@@ -162,14 +162,18 @@ def _could_be_on(search: Search, one: Compromise, ahead: Sequence[Compromise]) -
     speed, saving = one.speed, one.saving
     lucky = speed.mean + 2.0 * speed.error, saving.mean + 2.0 * saving.error
     ledger = search.bench.ledger
-    eased = (each.saving._replace(mean=each.saving.mean + LEAST_SAVING) for each in ahead)
-    beaten = (o.speed.beats(speed) * other.beats(saving) for o, other in zip(ahead, eased))  # noqa: B905
     return (
         speed.pairs < ENOUGH_PAIRS
         and (ledger.default_breaks_limit or _promises(lucky, search.bench.floor))
         and not dominates(CONTROL, lucky)
-        and all(each < _SURELY_BEATEN for each in beaten)
+        and all(_beaten(one, other) < _SURELY_BEATEN for other in ahead)
     )
+
+
+def _beaten(one: Compromise, other: Compromise) -> float:
+    """How likely `other` is faster and takes at most LEAST_SAVING more memory."""
+    eased = other.saving._replace(mean=other.saving.mean + LEAST_SAVING)
+    return other.speed.beats(one.speed) * eased.beats(one.saving)
 
 
 def _promises(point: Point, floor: float) -> bool:
