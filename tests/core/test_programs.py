@@ -143,12 +143,9 @@ def test_a_library_shares_the_malloc_of_its_program_or_has_the_flag(under, holds
     holds("deepbind", **under, HZ_KEEP_DEEPBIND="1")
 
 
-PLUGIN = """
-#include <cstddef>
-#include <new>
-extern "C" int catches(void)
-{
-    volatile std::size_t much = std::size_t{1} << 62;
+PLUGIN = """#include <new>
+extern "C" int catches(void) {
+    volatile unsigned long much = 1UL << 62;
     try { delete (char *)::operator new(much); return 0; } catch (std::bad_alloc &) { return 1; }
 }
 """

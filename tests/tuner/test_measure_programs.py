@@ -17,8 +17,9 @@ from hztune.blocks import COMMAND, Arm, Block, Outcome, Turn, joined
 from hztune.errors import HztuneError, OutOfTime, UsageError
 from hztune.machine import Machine
 from hztune.measure import SeveralExecutor, disturbance, launch, server, watch, whole
-from hztune.measure.alternate import BY_TURNS, without_strangers
+from hztune.measure.alternate import BY_TURNS, Pace, without_strangers
 from hztune.measure.disturbance import Watch
+from hztune.measure.examine import Finding, Tryout
 from hztune.measure.executors import ProgramExecutor, executor_for
 from hztune.measure.identity import Fault
 from hztune.measure.launch import Run, report_of
@@ -186,11 +187,10 @@ def test_preparation_and_cleanup_surround_every_run_or_the_runs_of_a_round(tmp_p
 
 @pytest.mark.parametrize("measure", [by_turns, by_runs])
 def test_what_was_prepared_is_cleaned_up_after_a_run_that_is_cut_too(measure, tmp_path):
-    prepared = tmp_path / "prepared"
-    program = python("time.sleep(60)", prepare=f"mkdir {prepared}", cleanup=f"rmdir {prepared}")
+    made = tmp_path / "made"
     with pytest.raises(OutOfTime), process.limited(lambda: 1.0):
-        measure(program, CONTROL)
-    assert not prepared.exists()
+        measure(python("time.sleep(60)", prepare=f"mkdir {made}", cleanup=f"rmdir {made}"), CONTROL)
+    assert not made.exists()
 
 
 def test_what_happens_during_a_preparation_or_a_cleanup_disturbs_no_run(monkeypatch):
@@ -385,18 +385,21 @@ def test_where_turns_would_lie_runs_are_used_and_the_reason_is_said(name, tmp_pa
         assert choose(python(code), before=[block])[0] == f"{RUNS}as the study began"
 
 
-CONTENDERS = {
-    "time.sleep(0.3)": f"{RUNS}it waits for",
-    "os.fork()": f"{TURNS.split(',')[0]}, on all",
-    "time.sleep(60)": f"{RUNS}it fails by itself: ",
-}
-
-
-@pytest.mark.parametrize(("code", "told"), CONTENDERS.items())
-def test_a_contender_that_is_a_command_is_tried_out_as_the_control_is(code, told):
+@pytest.mark.parametrize(
+    ("code", "why"), [("time.sleep(0.3)", "it waits for"), ("time.sleep(60)", "it fails by itself")]
+)
+def test_a_contender_that_is_a_command_is_tried_out_as_the_control_is(code, why):
     program = python(f"if 'KNOB_knob' in os.environ: {code}\n{BUSY}", timeout_s=2.0)
     said, block = choose(program, Arm.of(f"{COMMAND}new", {"knob": 1}))
-    assert said.startswith(told) and block.control.ok
+    assert said.startswith(f"{RUNS}{why}") and block.control.ok
+
+
+def test_if_one_of_two_commands_keeps_several_cpus_busy_both_have_all(monkeypatch):
+    seen = lambda self: Finding("", Pace(10.0, 0 if self.control == CONTROL else None))  # noqa: E731
+    monkeypatch.setattr(Tryout, "finding", seen)
+    assert (
+        choose(python(BUSY), Arm(f"{COMMAND}new"))[0] == "measured by turns of 10 ms, on all CPUs"
+    )
 
 
 def test_where_memory_is_too_little_for_all_arms_they_are_run_one_after_the_other():
